@@ -38,7 +38,7 @@ from fanlog.release import VERSION
 from fanlog.security.accounts import BrokerAccounts
 from fanlog.security.bootstrap import read_entries
 from fanlog.security.certificates import Certificates
-from fanlog.security.directory import Directory, Entry
+from fanlog.security.directory import AccountEntry, Directory
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
 from fanlog.telemetry.history_keeper import MetricHistory
@@ -153,7 +153,7 @@ class Node:
         self._gate = gate
         self.security: SecurityGate | None = None
         self._tokens: Tokens | None = None
-        self._file_entries: list[Entry] = []
+        self._file_entries: list[AccountEntry] = []
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.

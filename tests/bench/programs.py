@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanlog.bench.systems import Kind
+from fanlog.bench.systems import SystemKind
 from tests.servers import find_program
 
 HINTS = {
@@ -11,7 +11,7 @@ HINTS = {
 }
 
 
-def need(kind: Kind) -> Kind:
+def need(kind: SystemKind) -> SystemKind:
     """The same kind, if its program is installed."""
     if kind != "fanlog":
         find_program(f"{kind}-server", HINTS[kind])

@@ -28,14 +28,14 @@ from fanlog.bench import (
 )
 from fanlog.bench.plot import fanout_label
 from fanlog.bench.runner import pick_run
-from fanlog.bench.systems import Kind
+from fanlog.bench.systems import SystemKind
 from tests.bench.moments import until_counted
 from tests.bench.programs import need
 
 # Each starts many systems, one after the other.
 pytestmark = pytest.mark.timeout(400)
 
-ALL: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+ALL: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_fanout_with_tls_has_every_row_twice(tmp_path: Path) -> None:
 
 
 def test_the_redis_port_is_measured_with_redis_protocol_on_both_sides() -> None:
-    systems: tuple[Kind, ...] = ("fanlog", "redis")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis")
     fanout = until_counted(
         lambda seconds: run_fanout(
             FanoutOptions(

@@ -12,7 +12,7 @@ import pytest
 import fanlog
 from fanlog.bench import BenchError, GroupsOptions, run_groups
 from fanlog.bench.acked import acked_load, measure_in_turn
-from fanlog.bench.crew import CrewTask, Done, Start, crew_of
+from fanlog.bench.crew import CrewTask, RoleResult, StartSignal, crew_of
 from fanlog.bench.exactly_once import (
     PRODUCER_ID,
     TRANSACTION_MESSAGES,
@@ -156,11 +156,11 @@ class Counting:
     dry: bool = False
 
 
-async def count_up(given: Counting, start: Start) -> Done:
+async def count_up(given: Counting, start: StartSignal) -> RoleResult:
     await start()
     if given.dry:
         raise BenchError("there is nothing to count")
-    return Done(given.number, time.perf_counter())
+    return RoleResult(given.number, time.perf_counter())
 
 
 def test_a_crew_begins_together_adds_up_and_can_play_again() -> None:

@@ -16,7 +16,7 @@ from fanlog.bench.acked import measure_acked
 from fanlog.bench.answered import answered_load, cpu_seconds, measure_answered
 from fanlog.bench.load import Receive, connected, measure_fanout, measure_latency, window_units
 from fanlog.bench.open_loop import open_loop
-from fanlog.bench.systems import HOST, BenchError, Kind, Settings, SystemSpec, started
+from fanlog.bench.systems import HOST, BenchError, SystemKind, SystemSettings, SystemSpec, started
 from fanlog.bench.wires import acked_wire, fanout_wire, make_payload
 from fanlog.bench.wires.redis import RedisFanout
 from fanlog.model import DurabilityName
@@ -31,7 +31,7 @@ WINDOW_MESSAGES = 512
 )
 @pytest.mark.parametrize(("subscribers", "receive"), [(1, "copy"), (7, "discard")])
 def test_every_subscriber_receives_every_byte(
-    kind: Kind, batch: int, subscribers: int, receive: Receive
+    kind: SystemKind, batch: int, subscribers: int, receive: Receive
 ) -> None:
     with started(SystemSpec(need(kind)), None) as system:
         wire = fanout_wire(kind, 128, batch)
@@ -48,7 +48,7 @@ def test_every_subscriber_receives_every_byte(
 
 
 @pytest.mark.parametrize("kind", ["fanlog", "redis", "nats"])
-def test_latency_samples_are_sorted_and_positive(kind: Kind) -> None:
+def test_latency_samples_are_sorted_and_positive(kind: SystemKind) -> None:
     with (
         started(SystemSpec(need(kind)), None) as system,
         connected(fanout_wire(kind, 16, 1), system.port, 3, 1) as load,
@@ -77,7 +77,9 @@ def acknowledged_per_s(
     [("redis", "always"), ("redis", "never"), ("nats", "always"), ("nats", "default")],
 )
 @pytest.mark.parametrize("window", [1, 100])
-def test_what_is_acknowledged_is_stored(kind: Kind, settings: Settings, window: int) -> None:
+def test_what_is_acknowledged_is_stored(
+    kind: SystemKind, settings: SystemSettings, window: int
+) -> None:
     assert acknowledged_per_s(SystemSpec(need(kind), settings), window, 1, "memory", 1) > 0
 
 

@@ -12,7 +12,7 @@ from fanlog.bench.environment import describe_environment, filesystem_of
 from fanlog.bench.fanout import FanoutOptions, run_fanout
 from fanlog.bench.systems import (
     BenchError,
-    Kind,
+    SystemKind,
     SystemSpec,
     SystemUnavailableError,
     choose_cores,
@@ -23,7 +23,7 @@ from tests.bench.programs import need
 
 
 @pytest.mark.parametrize("kind", ["fanlog", "redis", "nats"])
-def test_a_system_ends_with_its_block_and_leaves_no_files(kind: Kind, tmp_path: Path) -> None:
+def test_a_system_ends_with_its_block_and_leaves_no_files(kind: SystemKind, tmp_path: Path) -> None:
     with started(SystemSpec(need(kind)), None, tmp_path) as system:
         os.kill(system.pid, 0)
         assert len(list(tmp_path.iterdir())) == 1

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_security import AuditOptions
 from fanlog.errors import FanlogError, LogFailedError
@@ -161,7 +161,7 @@ class Peer:
         self.notices: list[Notice] = []
         self.ended: FanlogError | None = None
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         size = len(piece) if self.room is None else min(self.room, len(piece))
         if not size:
             raise BlockingIOError
@@ -170,7 +170,7 @@ class Peer:
             self.room -= size
         return size
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         self.kept.append(bytes(piece[sent:]))
         self.blocked = True
 

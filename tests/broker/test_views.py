@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fanlog.broker.messages.following import follow, unfollow
 from fanlog.broker.messages.topics import BrokerSubscription
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c
 from fanlog.format.header import STAMPED
@@ -33,9 +33,9 @@ class Remembering(Peer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces: list[Piece] = []
+        self.pieces: list[SendBuffer] = []
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         self.pieces.append(piece)
         return super().send(piece)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fanlog.broker.messages.topics import BrokerSubscription
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.format.messages import Subscribe
 from fanlog.format.web_filters import Filter
 from fanlog.format.web_positions import parse_positions, print_position
@@ -24,13 +24,13 @@ class WebPeer(Peer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces: list[Piece] = []
+        self.pieces: list[SendBuffer] = []
         self.subscription: BrokerSubscription | None = None
         self.positions: dict[str, str] = {}
         self.seen: list[tuple[str, int, int, str]] = []
         self.told: list[dict[str, Any]] = []
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         assert piece
         assert not self.blocked
         self._take(piece)
@@ -41,7 +41,7 @@ class WebPeer(Peer):
             assert piece
             self._take(piece)
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: SendBuffer) -> None:
         self.pieces.append(piece)
         if self.room is not None:
             self.room -= len(piece)

@@ -22,7 +22,7 @@ from fanlog.format.resp_replies import (
     MapReply,
     PushView,
     Raw,
-    Reply,
+    RespReply,
     Simple,
     Verbatim,
     encode_reply,
@@ -273,7 +273,9 @@ def test_lines_are_split_as_redis_does(line: bytes, wanted: list[bytes] | None) 
     ],
     ids=repr,
 )
-def test_replies_have_their_form_in_each_version(reply: Reply, two: bytes, three: bytes) -> None:
+def test_replies_have_their_form_in_each_version(
+    reply: RespReply, two: bytes, three: bytes
+) -> None:
     assert encode_reply(reply, resp3=False) == two
     assert encode_reply(reply, resp3=True) == three
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.client.core.handshake import hello
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
@@ -27,20 +27,20 @@ class Tight:
         self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         return len(piece)
 
     def write(self, data: bytes) -> None:
         if self.room is not None:
             self.room -= len(data)
 
-    def respond(self, buffers: list[Piece]) -> None:
+    def respond(self, buffers: list[SendBuffer]) -> None:
         self.write(b"".join(buffers))
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         self.feed = subscription
 
-    def hold(self, piece: Piece, sent: int) -> None: ...
+    def hold(self, piece: SendBuffer, sent: int) -> None: ...
     def lost(self, fault: Exception) -> None: ...
     def resume(self) -> None: ...
     def full(self) -> bool:

@@ -14,7 +14,7 @@ from fanlog.config_security import TelemetryOptions
 from fanlog.telemetry.histograms import DELAY_US, SYNC_BYTES, SYNC_US, TURN_US, HistogramData
 from fanlog.telemetry.history_keeper import MetricHistory
 from fanlog.telemetry.history_reading import Grid
-from fanlog.telemetry.history_series import BROKER, OWNED, Owner, Sampler, maybe_parse
+from fanlog.telemetry.history_series import BROKER, OWNED, Sampler, SeriesOwner, maybe_parse
 from fanlog.telemetry.process import ProcessMetrics
 from fanlog.telemetry.snapshot import (
     OTHERS,
@@ -79,13 +79,13 @@ class Source:
     def __init__(self) -> None:
         self.uptime = 100.0
         self.free = GIB
-        self.asked: list[list[tuple[Owner, str]]] = []
+        self.asked: list[list[tuple[SeriesOwner, str]]] = []
 
     async def patient_snapshot(self) -> Snapshot:
         self.uptime += 5
         return snapshot(self.uptime, free=self.free)
 
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics:
+    async def watched(self, wanted: Iterable[tuple[SeriesOwner, str]]) -> NamedMetrics:
         self.asked.append(list(wanted))
         return NamedMetrics(topics=(TopicMetrics(name="quiet", readers=2),))
 

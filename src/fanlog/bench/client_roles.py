@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import fanlog
-from fanlog.bench.systems import HOST, Kind
+from fanlog.bench.systems import HOST, SystemKind
 
 # What redis-py's documentation suggests for many commands; one PUBLISH a round trip is far slower.
 REDIS_PIPELINE_MESSAGES = 100
@@ -21,7 +21,7 @@ REDIS_PIPELINE_MESSAGES = 100
 FANLOG_TAIL_BYTES = 256 << 20
 TOPIC = "bench"
 
-Publisher = Callable[[int, int, bytes], Coroutine[Any, Any, float]]
+PublisherRole = Callable[[int, int, bytes], Coroutine[Any, Any, float]]
 Subscriber = Callable[[int, int, Callable[[], None]], Coroutine[Any, Any, float]]
 
 
@@ -109,12 +109,12 @@ async def subscribe_fanlog(port: int, messages: int, ready: Callable[[], None]) 
             return time.perf_counter()
 
 
-PUBLISHERS: dict[Kind, Publisher] = {
+PUBLISHERS: dict[SystemKind, PublisherRole] = {
     "fanlog": publish_fanlog,
     "redis": publish_redis,
     "nats": publish_nats,
 }
-SUBSCRIBERS: dict[Kind, Subscriber] = {
+SUBSCRIBERS: dict[SystemKind, Subscriber] = {
     "fanlog": subscribe_fanlog,
     "redis": subscribe_redis,
     "nats": subscribe_nats,

@@ -11,12 +11,12 @@ import importlib.util
 import multiprocessing
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import uvloop
 
 from fanlog.bench.client_roles import PUBLISHERS, SUBSCRIBERS
+from fanlog.bench.crew import PeerPipe
 from fanlog.bench.results import ClientsReport, ClientsRow, LeftOut
 from fanlog.bench.runner import (
     BenchProgress,
@@ -26,28 +26,27 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import BenchError, Kind, SystemSpec, started
+from fanlog.bench.systems import BenchError, SystemKind, SystemSpec, started
 from fanlog.bench.wires import make_payload
 
 READY = "ready"
 RUN_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
-CLIENT_NAMES: dict[Kind, str] = {
+CLIENT_NAMES: dict[SystemKind, str] = {
     "fanlog": "fanlog.connect",
     "redis": "redis-py asyncio",
     "nats": "nats-py",
 }
 
 
-Peer: TypeAlias = "Connection[Any, Any]"
-Role: TypeAlias = "Callable[[Kind, int, ClientsOptions, Peer], None]"
+ClientRole: TypeAlias = "Callable[[SystemKind, int, ClientsOptions, PeerPipe], None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientsOptions(RunOptions):
     """What to measure."""
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     messages: int = 1_000_000
     payload_bytes: int = 128
 
@@ -61,7 +60,7 @@ def run_clients(options: ClientsOptions, progress: BenchProgress = silent) -> Cl
             left_out.append(LeftOut(kind, f"{CLIENT_NAMES[kind]} is not installed."))
     environment = environment_of(options, available, pinned=False)
     turns = available * options.repeat
-    runs: dict[Kind, list[float]] = {kind: [] for kind in available}
+    runs: dict[SystemKind, list[float]] = {kind: [] for kind in available}
     for done, kind in enumerate(turns):
         progress(done, len(turns), f"{CLIENT_NAMES[kind]}, {options.messages} messages")
         with started(SystemSpec(kind), None, options.directory) as system:
@@ -81,13 +80,13 @@ def run_clients(options: ClientsOptions, progress: BenchProgress = silent) -> Cl
     return ClientsReport(rows=rows, left_out=left_out, environment=environment)
 
 
-def client_installed(kind: Kind) -> bool:
+def client_installed(kind: SystemKind) -> bool:
     """Whether the Python package of this client can be imported."""
     package = {"fanlog": "fanlog", "redis": "redis", "nats": "nats"}[kind]
     return importlib.util.find_spec(package) is not None
 
 
-def measure_pair(kind: Kind, port: int, options: ClientsOptions) -> float:
+def measure_pair(kind: SystemKind, port: int, options: ClientsOptions) -> float:
     """Messages per second between a publishing and a receiving process."""
     with peer(receive, kind, port, options) as subscriber:
         expect_said(subscriber, READY)
@@ -100,7 +99,9 @@ def measure_pair(kind: Kind, port: int, options: ClientsOptions) -> float:
 
 
 @contextlib.contextmanager
-def peer(role: Role, kind: Kind, port: int, options: ClientsOptions) -> Generator[Peer]:
+def peer(
+    role: ClientRole, kind: SystemKind, port: int, options: ClientsOptions
+) -> Generator[PeerPipe]:
     """Run a role in its own process, and yield our end of its pipe."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -118,13 +119,13 @@ def peer(role: Role, kind: Kind, port: int, options: ClientsOptions) -> Generato
         ours.close()
 
 
-def publish(kind: Kind, port: int, options: ClientsOptions, parent: Peer) -> None:
+def publish(kind: SystemKind, port: int, options: ClientsOptions, parent: PeerPipe) -> None:
     """The publishing process; it says when it began."""
     payload = make_payload(options.payload_bytes)
     parent.send(uvloop.run(PUBLISHERS[kind](port, options.messages, payload)))
 
 
-def receive(kind: Kind, port: int, options: ClientsOptions, parent: Peer) -> None:
+def receive(kind: SystemKind, port: int, options: ClientsOptions, parent: PeerPipe) -> None:
     """The receiving process; it says that it is ready, and when it had everything."""
 
     def ready() -> None:
@@ -133,7 +134,7 @@ def receive(kind: Kind, port: int, options: ClientsOptions, parent: Peer) -> Non
     parent.send(uvloop.run(SUBSCRIBERS[kind](port, options.messages, ready)))
 
 
-def said(conn: Peer) -> float | str:
+def said(conn: PeerPipe) -> float | str:
     """What a process says next."""
     try:
         if conn.poll(RUN_TIMEOUT_S):
@@ -143,7 +144,7 @@ def said(conn: Peer) -> float | str:
     raise BenchError(f"a client's process said nothing for {RUN_TIMEOUT_S:.0f} s")
 
 
-def expect_said(conn: Peer, wanted: str) -> None:
+def expect_said(conn: PeerPipe, wanted: str) -> None:
     """That a process says this next."""
     got = said(conn)
     if got != wanted:

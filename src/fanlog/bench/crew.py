@@ -26,34 +26,34 @@ GO = "go"
 RUN_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
 
-Peer: TypeAlias = "Connection[Any, Any]"
-Start: TypeAlias = Callable[[], Awaitable[None]]
+PeerPipe: TypeAlias = "Connection[Any, Any]"
+StartSignal: TypeAlias = Callable[[], Awaitable[None]]
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RoleResult:
     """What one process has to say in the end: how many, and when it had the last."""
 
     count: int
     ended_s: float
 
 
-Role: TypeAlias = "Callable[[P, Start], Coroutine[Any, Any, Done]]"
+CrewRole: TypeAlias = "Callable[[P, StartSignal], Coroutine[Any, Any, RoleResult]]"
 
 
 @dataclass(frozen=True, slots=True)
 class CrewTask(Generic[P]):
     """What a process is to do, and with what."""
 
-    role: Role[P]
+    role: CrewRole[P]
     given: P
 
 
 class Crew:
     """A process for each member."""
 
-    def __init__(self, members: Sequence[tuple[BaseProcess, Peer]]) -> None:
+    def __init__(self, members: Sequence[tuple[BaseProcess, PeerPipe]]) -> None:
         self._members = members
 
     def play(self, parts: Sequence[CrewTask[P]]) -> tuple[int, float]:
@@ -66,7 +66,7 @@ class Crew:
         began = time.perf_counter()
         for peer in peers:
             peer.send(GO)
-        done = [_expect(peer, Done) for peer in peers]
+        done = [_expect(peer, RoleResult) for peer in peers]
         return sum(one.count for one in done), max(one.ended_s for one in done) - began
 
 
@@ -74,7 +74,7 @@ class Crew:
 def crew_of(processes: int) -> Generator[Crew]:
     """So many processes, which end with the body."""
     context = multiprocessing.get_context("spawn")
-    members: list[tuple[BaseProcess, Peer]] = []
+    members: list[tuple[BaseProcess, PeerPipe]] = []
     try:
         for _ in range(processes):
             ours, theirs = context.Pipe()
@@ -93,7 +93,7 @@ def crew_of(processes: int) -> Generator[Crew]:
                 process.join()
 
 
-def _attend(parent: Peer) -> None:
+def _attend(parent: PeerPipe) -> None:
     """What each process does: one part after the other, until the parent closes its end."""
 
     async def start() -> None:
@@ -113,7 +113,7 @@ def _attend(parent: Peer) -> None:
 T = TypeVar("T")
 
 
-def _expect(peer: Peer, kind: type[T], wanted: T | None = None) -> T:
+def _expect(peer: PeerPipe, kind: type[T], wanted: T | None = None) -> T:
     """What a process says next, which must be of this kind."""
     try:
         if not peer.poll(RUN_TIMEOUT_S):

@@ -19,7 +19,7 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import Kind, Settings, SystemSpec, choose_cores, started
+from fanlog.bench.systems import SystemKind, SystemSettings, SystemSpec, choose_cores, started
 from fanlog.bench.wires import acked_wire
 from fanlog.model import DurabilityName
 
@@ -28,10 +28,10 @@ from fanlog.model import DurabilityName
 class DurableCell:
     """One promise of one system. `durability` and `partitions` are the topic's, in Fanlog."""
 
-    kind: Kind
+    kind: SystemKind
     label: str
     synced: bool
-    settings: Settings = "pubsub"
+    settings: SystemSettings = "pubsub"
     durability: DurabilityName = "memory"
     partitions: int = 1
     batch: int = 1
@@ -52,7 +52,7 @@ NATS_CELLS = (
 class DurableOptions(TimedOptions):
     """What to measure; `windows` are messages unacknowledged at a time."""
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     fanlog_batches: tuple[int, ...] = (1, 64)
     spread_partitions: int = 64
     windows: tuple[int, ...] = (1, 1000)

@@ -9,11 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import uvloop
 
 import fanlog
+from fanlog.bench.group_roles import Iteration
 from fanlog.bench.results import EmbeddedReport, EmbeddedRow
 from fanlog.bench.runner import (
     BenchProgress,
@@ -26,7 +27,6 @@ from fanlog.bench.runner import (
 from fanlog.bench.systems import choose_cores
 from fanlog.bench.wires import make_payload
 
-Iteration: TypeAlias = Literal["messages", "batches"]
 ITERATIONS: tuple[Iteration, ...] = ("messages", "batches")
 TOPIC = "bench"
 RUN_TIMEOUT_S = 120.0

@@ -22,7 +22,7 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import Cores, Kind, Listener, SystemSpec, choose_cores, started
+from fanlog.bench.systems import Cores, Listener, SystemKind, SystemSpec, choose_cores, started
 from fanlog.bench.tls import TlsFanoutLoad, make_certificates
 from fanlog.bench.wires import fanout_wire
 
@@ -41,7 +41,7 @@ class FanoutOptions(TimedOptions):
     With `tls` every row is measured once without TLS and once with it, where readers decrypt.
     """
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     fanlog_batches: tuple[int, ...] = (64, 1)
     subscribers: tuple[int, ...] = (1, 10, 100, 1000)
     payload_bytes: int = 128
@@ -55,7 +55,7 @@ class FanoutOptions(TimedOptions):
 class FanoutCell:
     """One system at one number of subscribers."""
 
-    kind: Kind
+    kind: SystemKind
     batch: int
     subscribers: int
     tls: bool = False
@@ -72,7 +72,9 @@ def run_fanout(options: FanoutOptions, progress: BenchProgress = silent) -> Fano
 
     >>> run_fanout(FanoutOptions(systems=("redis",), subscribers=(1,), run_s=0.2))  # doctest: +SKIP
     """
-    wanted: list[Kind] = [kind for kind in options.systems if not (options.tls and kind == "nats")]
+    wanted: list[SystemKind] = [
+        kind for kind in options.systems if not (options.tls and kind == "nats")
+    ]
     available, left_out = split_available(wanted)
     if len(wanted) < len(options.systems):
         left_out = [*left_out, LeftOut("nats", _NO_NATS)]
@@ -100,7 +102,7 @@ def run_fanout(options: FanoutOptions, progress: BenchProgress = silent) -> Fano
     return FanoutReport(rows=rows, left_out=left_out, environment=environment)
 
 
-def _batches(kind: Kind, options: FanoutOptions) -> tuple[int, ...]:
+def _batches(kind: SystemKind, options: FanoutOptions) -> tuple[int, ...]:
     batched = kind == "fanlog" and options.listener == "native"
     return options.fanlog_batches if batched else (1,)
 

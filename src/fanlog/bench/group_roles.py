@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import fanlog
-from fanlog.bench.crew import Done, Start
+from fanlog.bench.crew import RoleResult, StartSignal
 from fanlog.bench.systems import HOST, BenchError
 
 Iteration = Literal["batches", "messages"]
@@ -46,7 +46,7 @@ class ReaderLoad:
     group: str = ""
 
 
-async def read_partition(given: ReaderLoad, start: Start) -> Done:
+async def read_partition(given: ReaderLoad, start: StartSignal) -> RoleResult:
     """A plain reader of its own partition."""
     async with fanlog.connect(url_of(given.port)) as client:
         await start()
@@ -55,7 +55,7 @@ async def read_partition(given: ReaderLoad, start: Start) -> Done:
             return await _read(reader, given)
 
 
-async def read_as_member(given: ReaderLoad, start: Start) -> Done:
+async def read_as_member(given: ReaderLoad, start: StartSignal) -> RoleResult:
     """A member of a group that has been given its partition, and begins at the log's start."""
     async with fanlog.connect(url_of(given.port)) as client:
         member = client.consume(given.topic, group=given.group, reset="latest")
@@ -73,7 +73,7 @@ async def _assigned_one(member: fanlog.GroupMember) -> None:
             await asyncio.sleep(ASSIGNED_POLL_S)
 
 
-async def _read(reader: fanlog.Subscription, given: ReaderLoad) -> Done:
+async def _read(reader: fanlog.Subscription, given: ReaderLoad) -> RoleResult:
     count = 0
     if given.iteration == "batches":
         async for batch in reader.batches():
@@ -85,7 +85,7 @@ async def _read(reader: fanlog.Subscription, given: ReaderLoad) -> Done:
             count += 1
             if count >= given.messages:
                 break
-    return Done(count, time.perf_counter())
+    return RoleResult(count, time.perf_counter())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class WorkerLoad:
     seconds: float
 
 
-async def work_fanlog(given: WorkerLoad, start: Start) -> Done:
+async def work_fanlog(given: WorkerLoad, start: StartSignal) -> RoleResult:
     """A worker that joins its queue when it starts: nothing is in hand before."""
     async with fanlog.connect(url_of(given.port)) as client:
         await start()
@@ -113,7 +113,7 @@ async def work_fanlog(given: WorkerLoad, start: Start) -> Done:
             count = await WORK[given.acking](worker, until)
             # Acked is what the broker has answered for.
             await worker.flush()
-            return Done(count, time.perf_counter())
+            return RoleResult(count, time.perf_counter())
 
 
 async def ack_batches(worker: fanlog.Worker, until: float) -> int:
@@ -171,7 +171,7 @@ async def jobs_left(port: int, queue: str) -> int:
         return (await client.groups.describe(queue)).lag
 
 
-async def work_nats(given: WorkerLoad, start: Start) -> Done:
+async def work_nats(given: WorkerLoad, start: StartSignal) -> RoleResult:
     """A pull consumer of JetStream, shared by all workers: fetch many, ack each."""
     nats: Any = importlib.import_module("nats")
     client = await nats.connect(f"nats://{HOST}:{given.port}")
@@ -192,7 +192,7 @@ async def work_nats(given: WorkerLoad, start: Start) -> Done:
         await client.flush()
     ended = time.perf_counter()
     await client.close()
-    return Done(count, ended)
+    return RoleResult(count, ended)
 
 
 async def add_nats_consumer(port: int, name: str, in_flight: int) -> None:

@@ -34,7 +34,7 @@ from fanlog.bench.runner import (
 from fanlog.bench.systems import (
     BenchError,
     Cores,
-    Kind,
+    SystemKind,
     SystemSpec,
     choose_cores,
     started,
@@ -48,7 +48,7 @@ FILL_TIMEOUT_S = 300.0
 SETTLE_TIMEOUT_S = 60.0
 SETTLE_POLL_S = 0.05
 ITERATIONS: tuple[Iteration, ...] = ("batches", "messages")
-ACKING: dict[Acking, tuple[Kind, str]] = {
+ACKING: dict[Acking, tuple[SystemKind, str]] = {
     "batch.ack": ("fanlog", "await batch.ack()"),
     "batch.ack_soon": ("fanlog", "batch.ack_soon()"),
     "job.ack_soon": ("fanlog", "job.ack_soon()"),
@@ -66,7 +66,7 @@ class GroupsOptions(TimedOptions):
     because they take longer. `prefetch` is what a worker has in hand, or fetches at once.
     """
 
-    systems: tuple[Kind, ...] = ("fanlog", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "nats")
     payload_bytes: int = 128
     batches: tuple[int, ...] = (1, 64)
     messages: int = 500_000
@@ -87,7 +87,7 @@ class GroupsCell:
     of the same part."""
 
     part: GroupsPart
-    system: Kind
+    system: SystemKind
     how: str
     processes: int = 1
     beside: str = ""
@@ -131,7 +131,7 @@ def run_groups(options: GroupsOptions, progress: BenchProgress = silent) -> Grou
         measure_publishing(run, load)
         with contextlib.ExitStack() as stack:
             crew = stack.enter_context(crew_of(max(options.readers, *options.workers)))
-            systems: dict[Kind, Backlog] = {}
+            systems: dict[SystemKind, Backlog] = {}
             for kind in available:
                 progress(run.done, run.steps, f"filling a backlog of {kind}")
                 systems[kind] = stack.enter_context(backlog_in(kind, options, load))
@@ -197,14 +197,14 @@ class Backlog:
 
 
 @contextlib.contextmanager
-def backlog_in(kind: Kind, options: GroupsOptions, load: LoadProcess) -> Generator[Backlog]:
+def backlog_in(kind: SystemKind, options: GroupsOptions, load: LoadProcess) -> Generator[Backlog]:
     """Start a system, on no core in particular, and fill it."""
     spec = SystemSpec(kind, "default" if kind == "nats" else "pubsub")
     with started(spec, None, options.directory) as system:
         yield Backlog(system.port, load.call(fill, kind, options, system.port))
 
 
-def fill(kind: Kind, options: GroupsOptions, port: int) -> int:
+def fill(kind: SystemKind, options: GroupsOptions, port: int) -> int:
     """What the load process does: as many messages in each partition; how many there are."""
     wire = acked_wire(kind, options.payload_bytes, BACKLOG_BATCH, "os", options.readers)
     wanted = options.backlog if kind == "fanlog" else options.nats_jobs
@@ -262,7 +262,9 @@ def read_backlog(
 # A queue, and pull consumers
 
 
-def queue_cells(options: GroupsOptions, kinds: Iterable[Kind]) -> list[tuple[GroupsCell, Acking]]:
+def queue_cells(
+    options: GroupsOptions, kinds: Iterable[SystemKind]
+) -> list[tuple[GroupsCell, Acking]]:
     """Every number of workers with every way to ack; the plain one of NATS is compared with."""
     beside = ACKING["msg.ack"][1]
     return [
@@ -276,7 +278,7 @@ def queue_cells(options: GroupsOptions, kinds: Iterable[Kind]) -> list[tuple[Gro
 def measure_queues(
     run: GroupsRun,
     crew: Crew,
-    backlogs: Mapping[Kind, Backlog],
+    backlogs: Mapping[SystemKind, Backlog],
     cells: Sequence[tuple[GroupsCell, Acking]],
 ) -> None:
     """All cells one after the other, again in each round."""
@@ -309,7 +311,7 @@ def work_off(
     return count / took_s
 
 
-def verify_left(kind: Kind, backlog: Backlog, queue: str, acked: int) -> None:
+def verify_left(kind: SystemKind, backlog: Backlog, queue: str, acked: int) -> None:
     """What was acked is what the system does not have to do any more. NATS may still be at it."""
     left_in = roles.nats_left if kind == "nats" else roles.jobs_left
     deadline = time.perf_counter() + SETTLE_TIMEOUT_S

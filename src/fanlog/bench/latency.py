@@ -20,7 +20,7 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import Kind, Listener, SystemSpec, choose_cores, started
+from fanlog.bench.systems import Listener, SystemKind, SystemSpec, choose_cores, started
 from fanlog.bench.wires import fanout_wire
 
 
@@ -28,7 +28,7 @@ from fanlog.bench.wires import fanout_wire
 class LatencyOptions(TimedOptions):
     """What to measure; a cell ends after `run_s` or `samples_max`, whichever comes first."""
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     subscribers: tuple[int, ...] = (1, 10, 100)
     payload_bytes: int = 128
     samples_max: int = 20_000
@@ -40,12 +40,12 @@ def run_latency(options: LatencyOptions, progress: BenchProgress = silent) -> La
     available, left_out = split_available(options.systems)
     cores = choose_cores(options.pin)
     environment = environment_of(options, available, pinned=cores.pinned)
-    cells: list[tuple[int, Kind]] = [
+    cells: list[tuple[int, SystemKind]] = [
         (subscribers, kind) for subscribers in options.subscribers for kind in available
     ]
     total = len(cells) * options.repeat
     done = 0
-    runs: dict[tuple[int, Kind], list[LatencyRow]] = {cell: [] for cell in cells}
+    runs: dict[tuple[int, SystemKind], list[LatencyRow]] = {cell: [] for cell in cells}
     with load_process(cores.load) as load:
         for subscribers in options.subscribers:
             turns = [cell for cell in cells if cell[0] == subscribers] * options.repeat
@@ -62,7 +62,7 @@ def run_latency(options: LatencyOptions, progress: BenchProgress = silent) -> La
     return LatencyReport(rows=rows, left_out=left_out, environment=environment)
 
 
-def generate(kind: Kind, subscribers: int, options: LatencyOptions, port: int) -> list[int]:
+def generate(kind: SystemKind, subscribers: int, options: LatencyOptions, port: int) -> list[int]:
     """What the load process does for one cell."""
     wire = fanout_wire(kind, options.payload_bytes, 1, options.listener)
     with connected(wire, port, subscribers, 1) as load:
@@ -75,7 +75,9 @@ def percentile_us(sorted_ns: Sequence[int], fraction: float) -> float:
     return round(sorted_ns[at] / 1000, 1)
 
 
-def _row(kind: Kind, subscribers: int, sorted_ns: list[int], options: LatencyOptions) -> LatencyRow:
+def _row(
+    kind: SystemKind, subscribers: int, sorted_ns: list[int], options: LatencyOptions
+) -> LatencyRow:
     return LatencyRow(
         system=kind,
         subscribers=subscribers,

@@ -23,8 +23,8 @@ from fanlog.bench.runner import (
 )
 from fanlog.bench.systems import (
     Contender,
-    Kind,
     Listener,
+    SystemKind,
     SystemSpec,
     choose_cores,
     contenders,
@@ -37,7 +37,7 @@ from fanlog.bench.wires import fanout_wire
 class PublishersOptions(TimedOptions):
     """What to measure. Pipelines of more than one are for those that speak Redis's protocol."""
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     listeners: tuple[Listener, ...] = ("native", "redis")
     connections: tuple[int, ...] = (1, 50, 500)
     subscribers: tuple[int, ...] = (1, 0)
@@ -92,7 +92,7 @@ def run_publishers(
 
 
 def _cells(
-    available: Sequence[Kind],
+    available: Sequence[SystemKind],
     options: PublishersOptions,
     connections: int,
     subscribers: int,

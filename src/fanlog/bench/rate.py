@@ -23,8 +23,8 @@ from fanlog.bench.runner import (
 )
 from fanlog.bench.systems import (
     Contender,
-    Kind,
     Listener,
+    SystemKind,
     SystemSpec,
     choose_cores,
     contenders,
@@ -37,7 +37,7 @@ from fanlog.bench.wires import fanout_wire
 class RateOptions(TimedOptions):
     """What to measure; `rates` are messages a second."""
 
-    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     listeners: tuple[Listener, ...] = ("native", "redis")
     rates: tuple[int, ...] = (1000,)
     subscribers: tuple[int, ...] = (10, 100)

@@ -19,7 +19,7 @@ from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from fanlog.bench.environment import Environment, describe_environment, raise_open_files_limit
 from fanlog.bench.results import LeftOut
-from fanlog.bench.systems import BenchError, Kind, SystemUnavailableError, find_program
+from fanlog.bench.systems import BenchError, SystemKind, SystemUnavailableError, find_program
 
 # Counting connections send nothing, and to a broker a minute's silence is a dead peer.
 CELL_SECONDS_MAX = 30.0
@@ -101,9 +101,9 @@ def _settle(cores: frozenset[int] | None) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def split_available(kinds: Iterable[Kind]) -> tuple[list[Kind], list[LeftOut]]:
+def split_available(kinds: Iterable[SystemKind]) -> tuple[list[SystemKind], list[LeftOut]]:
     """The systems whose program is installed, and the reasons why others are left out."""
-    available: list[Kind] = []
+    available: list[SystemKind] = []
     left_out: list[LeftOut] = []
     for kind in dict.fromkeys(kinds):
         try:
@@ -114,7 +114,9 @@ def split_available(kinds: Iterable[Kind]) -> tuple[list[Kind], list[LeftOut]]:
     return available, left_out
 
 
-def environment_of(options: RunOptions, kinds: Iterable[Kind], *, pinned: bool) -> Environment:
+def environment_of(
+    options: RunOptions, kinds: Iterable[SystemKind], *, pinned: bool
+) -> Environment:
     """The environment to put into a report of these systems."""
     programs = {kind: find_program(kind) for kind in kinds if kind != "fanlog"}
     directory = options.directory or Path(tempfile.gettempdir())

@@ -29,10 +29,12 @@ START_POLL_S = 0.02
 STOP_TIMEOUT_S = 5.0
 OUTPUT_SHOWN_CHARS = 2000
 
-Kind = Literal["fanlog", "redis", "nats"]
+SystemKind = Literal["fanlog", "redis", "nats"]
 Listener = Literal["native", "redis", "websocket", "sse"]
 WEB_LISTENERS = ("websocket", "sse")
-Settings = Literal["pubsub", "memory", "os", "fsync", "never", "everysec", "always", "default"]
+SystemSettings = Literal[
+    "pubsub", "memory", "os", "fsync", "never", "everysec", "always", "default"
+]
 
 
 class BenchError(FanlogError):
@@ -58,8 +60,8 @@ class SystemSpec:
     also the native one, at `native_port`.
     """
 
-    kind: Kind
-    settings: Settings = "pubsub"
+    kind: SystemKind
+    settings: SystemSettings = "pubsub"
     listener: Listener = "native"
     config: str = ""
     native_port: int = 0
@@ -71,7 +73,7 @@ class SystemSpec:
 class Contender:
     """A system by the port that it is spoken to: Fanlog has two."""
 
-    kind: Kind
+    kind: SystemKind
     listener: Listener = "native"
 
     @property
@@ -85,7 +87,7 @@ class Contender:
         return self.kind == "fanlog" and self.listener == "redis"
 
 
-def contenders(kinds: Iterable[Kind], listeners: Iterable[Listener]) -> list[Contender]:
+def contenders(kinds: Iterable[SystemKind], listeners: Iterable[Listener]) -> list[Contender]:
     """The systems, Fanlog once for each of its ports."""
     ports = tuple(listeners)
     return [
@@ -137,7 +139,7 @@ def affinity(cores: frozenset[int] | None) -> Generator[None]:
         os.sched_setaffinity(0, before)
 
 
-def find_program(kind: Kind) -> Path:
+def find_program(kind: SystemKind) -> Path:
     """The program that serves `kind`, or SystemUnavailableError with what to install."""
     if kind == "fanlog":
         return Path(sys.executable)
@@ -289,7 +291,7 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     return [str(program), "-m", "fanlog", "serve", *ports, *place]
 
 
-COMMANDS: dict[Kind, Callable[[Path, SystemSpec, int, Path], list[str]]] = {
+COMMANDS: dict[SystemKind, Callable[[Path, SystemSpec, int, Path], list[str]]] = {
     "redis": redis_command,
     "nats": nats_command,
     "fanlog": fanlog_command,

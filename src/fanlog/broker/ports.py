@@ -5,18 +5,18 @@ the listeners. The way out to a reader, `Outlet`, is beside the cursors that use
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
 from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
+from fanlog.security.audit import AuditResult
 
 T = TypeVar("T")
-Piece = bytes | memoryview
+SendBuffer = bytes | memoryview
 # What became of something that is written down in the audit log.
-AuditResult = Literal["ok", "denied", "failed"]
 
 
 @runtime_checkable

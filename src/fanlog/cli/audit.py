@@ -12,8 +12,8 @@ import typer
 from rich.text import Text
 
 from fanlog.cli.audit_sources import (
-    Missing,
-    Take,
+    OnMissing,
+    TakeRecord,
     maybe_kept_head,
     no_audit_log,
     read_broker,
@@ -202,7 +202,7 @@ def _say_missing(first: int, next: int, why: str) -> None:
     say_warning(f"Records {first} to {next - 1} {why}.")
 
 
-async def _follow(client: Client, take: Take, start: Start) -> None:
+async def _follow(client: Client, take: TakeRecord, start: Start) -> None:
     if err().is_terminal:
         err().print("Following the audit log; Ctrl-C ends.", style="dim")
     begin: Start = start
@@ -259,7 +259,9 @@ def verify(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _read_all(data: Path | None, file: Path | None, url: str, take: Take, missing: Missing) -> None:
+def _read_all(
+    data: Path | None, file: Path | None, url: str, take: TakeRecord, missing: OnMissing
+) -> None:
     if data is not None and file is not None:
         raise InvalidArgumentError("--data and --file exclude each other: give one of them.")
     if data is not None:

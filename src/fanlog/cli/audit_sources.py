@@ -22,8 +22,8 @@ from fanlog.model import Gap, GapReason, Start
 from fanlog.security.audit import AUDIT_TOPIC, Head, decode_record, parse_head
 
 # Each record with its number, and what is missing between two of them.
-Take = Callable[[int, bytes], None]
-Missing = Callable[[int, int, str], None]
+TakeRecord = Callable[[int, bytes], None]
+OnMissing = Callable[[int, int, str], None]
 
 _CHUNK_BYTES = 1 << 20
 _STALLED_SECONDS = 1.0
@@ -37,7 +37,7 @@ def no_audit_log() -> CommandError:
     return CommandError(_NO_LOG, ExitCode.NOT_FOUND)
 
 
-async def read_broker(client: Client, take: Take, missing: Missing, start: Start) -> None:
+async def read_broker(client: Client, take: TakeRecord, missing: OnMissing, start: Start) -> None:
     """All that a broker has now, from `start` on."""
     try:
         (partition,) = (await client.describe_topic(AUDIT_TOPIC)).partitions
@@ -71,7 +71,7 @@ def _value(message: Message) -> bytes:
     return b"" if message.is_tombstone else message.value
 
 
-def read_folder(data: Path, take: Take, missing: Missing) -> None:
+def read_folder(data: Path, take: TakeRecord, missing: OnMissing) -> None:
     """All that the files of a data folder have. A broker may be running on it."""
     folder, owner = _find(data)
     files = segment_files(folder)
@@ -84,7 +84,9 @@ def read_folder(data: Path, take: Take, missing: Missing) -> None:
         expected = _read_file(folder, file, owner, take, missing)
 
 
-def _read_file(folder: str, file: SegmentFile, owner: Owner, take: Take, missing: Missing) -> int:
+def _read_file(
+    folder: str, file: SegmentFile, owner: Owner, take: TakeRecord, missing: OnMissing
+) -> int:
     """All records of one file. Damage is told of, and what comes after it is read. Returns the
     offset behind the last record."""
     expected = file.base
@@ -129,7 +131,7 @@ def _find(data: Path) -> tuple[str, Owner]:
     raise CommandError(f"There is no audit log in {data}.", ExitCode.NOT_FOUND)
 
 
-def read_export(file: Path, take: Take) -> None:
+def read_export(file: Path, take: TakeRecord) -> None:
     """All lines of a file, with the numbers that they have one after the other."""
     try:
         with file.open("rb") as lines:

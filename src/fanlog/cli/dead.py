@@ -27,7 +27,7 @@ from fanlog.cli.terminal import (
     say_done,
 )
 from fanlog.client.aio import Client
-from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, Where
+from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, LetterFilter
 from fanlog.errors import InvalidArgumentError
 
 dead_app = typer.Typer(
@@ -260,7 +260,7 @@ def export(topic: Topic, queue: Queue = "", reason: Reason = "", url: Url = DEFA
     with_client(url, work)
 
 
-def _where(queue: str, reason: str) -> Where | None:
+def _where(queue: str, reason: str) -> LetterFilter | None:
     if not queue and not reason:
         return None
     return lambda letter: (
@@ -268,7 +268,9 @@ def _where(queue: str, reason: str) -> Where | None:
     )
 
 
-def _chosen(ids: list[str] | None, queue: str, reason: str, *, everything: bool) -> Where | None:
+def _chosen(
+    ids: list[str] | None, queue: str, reason: str, *, everything: bool
+) -> LetterFilter | None:
     """What the flags choose; it must be one thing, and nothing is chosen by leaving it out."""
     where = _where(queue, reason)
     if bool(ids) + (where is not None) + everything != 1:
@@ -282,7 +284,7 @@ def _chosen(ids: list[str] | None, queue: str, reason: str, *, everything: bool)
 def _confirm(
     url: str,
     topic: str,
-    where: Where | None,
+    where: LetterFilter | None,
     question: str,
     *,
     yes: bool,

@@ -14,7 +14,7 @@ from rich.text import Text
 from fanlog.cli.credentials import find_credentials
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.logs import LogLevel, set_up_logging
-from fanlog.cli.options import Value
+from fanlog.cli.options import OptionValue
 from fanlog.cli.serve import (
     AllowOpen,
     ConfigFile,
@@ -115,7 +115,7 @@ def edge(
     run_on_loop(_run(settings, flags))
 
 
-async def _run(settings: Settings, flags: Mapping[str, Value | None]) -> None:
+async def _run(settings: Settings, flags: Mapping[str, OptionValue | None]) -> None:
     # Other commands need no listeners, and would take twice as long to start with them.
     from fanlog.edge.upstreams import make_edge  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ LINE_BYTES_MAX = 64 * MIB
 # Chunks read ahead of what is published.
 _AHEAD = 4
 
-Chunk = list[bytes] | CommandError | None
+InputChunk = list[bytes] | CommandError | None
 
 
 class LineReader:
@@ -33,7 +33,7 @@ class LineReader:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
-        self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
+        self._chunks: asyncio.Queue[InputChunk] = asyncio.Queue()
         self._ahead = threading.Semaphore(_AHEAD)
         self.bytes_read = 0
         threading.Thread(target=self._read, name="fanlog-input", daemon=True).start()
@@ -84,7 +84,7 @@ class LineReader:
             self._put([b"".join(rest)])
         self._put(None)
 
-    def _put(self, chunk: Chunk) -> None:
+    def _put(self, chunk: InputChunk) -> None:
         # The loop is gone where the command ended first; then nobody waits for this.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fanlog.cli import toml_file
 from fanlog.cli.logs import set_log_level
-from fanlog.cli.options import Option, Value, all_options, did_you_mean
+from fanlog.cli.options import Option, OptionValue, all_options, did_you_mean
 from fanlog.cli.settings import (
     GivenOption,
     Setting,
@@ -59,7 +59,7 @@ class ServedSettings:
         self,
         node: Node,
         settings: Settings,
-        flags: Mapping[str, Value | None],
+        flags: Mapping[str, OptionValue | None],
         check: Callable[[Config], None],
     ) -> None:
         """`check` raises ConfigError for settings that are wrong together."""

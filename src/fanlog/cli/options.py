@@ -19,9 +19,9 @@ from fanlog.config import Config
 from fanlog.config_live import live_fields
 from fanlog.errors import ConfigError, InvalidArgumentError
 
-Value = str | int | float | bool
-Kind = Literal["text", "switch", "whole", "decimal", "choice"]
-Unit = Literal["", "bytes", "seconds"]
+OptionValue = str | int | float | bool
+ValueKind = Literal["text", "switch", "whole", "decimal", "choice"]
+OptionUnit = Literal["", "bytes", "seconds"]
 
 # What is shown instead of a secret, however long that is.
 SECRET = "********"
@@ -31,7 +31,7 @@ _EXAMPLES = {"bytes": ", such as 64KiB or 128MB", "seconds": ", such as 500ms, 3
 _USER_INFO = re.compile(r"(\w://)[^/@\s]*@")
 # A number past its unit's is a slip, or an attack: no time, file or counter can have it. A duration
 # added to the time of day has to stay a time, and a whole number has to fit into JSON.
-_NUMBER_MAX: dict[Unit, float] = {"": 2**53, "bytes": 2**53, "seconds": 100_000 * 86_400}
+_NUMBER_MAX: dict[OptionUnit, float] = {"": 2**53, "bytes": 2**53, "seconds": 100_000 * 86_400}
 # Of a wrong value an error shows so much.
 _SHOWN_MAX = 200
 _TRUE = ("true", "yes", "on", "1")
@@ -44,9 +44,9 @@ class Option:
 
     section: str
     name: str
-    kind: Kind
-    unit: Unit
-    default: Value
+    kind: ValueKind
+    unit: OptionUnit
+    default: OptionValue
     reason: str
     low: float | None
     low_itself: bool
@@ -64,7 +64,7 @@ class Option:
         """Whether its value is for nobody's eyes."""
         return any(word in self.name for word in _SECRET_WORDS) and not self.name.endswith("_file")
 
-    def show(self, value: Value) -> Value:
+    def show(self, value: OptionValue) -> OptionValue:
         """The value, for a screen: a secret shows only that there is one, also in an address."""
         if isinstance(value, str):
             value = _USER_INFO.sub(rf"\1{SECRET}@", value)
@@ -74,7 +74,7 @@ class Option:
     def variable(self) -> str:
         return "FANLOG_" + self.path.replace(".", "_").upper()
 
-    def write(self, value: Value) -> str:
+    def write(self, value: OptionValue) -> str:
         """A value as one may write it: `128MiB`, `7d`."""
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -82,7 +82,7 @@ class Option:
             return str(value)
         return write_size(int(value)) if self.unit == "bytes" else write_duration(value)
 
-    def write_toml(self, value: Value) -> str:
+    def write_toml(self, value: OptionValue) -> str:
         text = self.write(value)
         quoted = isinstance(value, str) or not text.replace(".", "", 1).isdigit()
         return f'"{text}"' if quoted and not isinstance(value, bool) else text
@@ -112,7 +112,7 @@ class Option:
     def _bound(self, bound: float) -> str:
         return self.write(int(bound) if bound == int(bound) else bound)
 
-    def read(self, given: Any, shown_as: str = "") -> Value:
+    def read(self, given: Any, shown_as: str = "") -> OptionValue:
         """A value from a file, a variable or a flag; a ConfigError says what is allowed."""
         try:
             value = self._read(given)
@@ -132,7 +132,7 @@ class Option:
             raise self._too_large(shown_as)
         return value
 
-    def read_flag(self, given: Any, flag: str) -> Value:
+    def read_flag(self, given: Any, flag: str) -> OptionValue:
         """A value from a flag: a fault in it is one of usage."""
         try:
             return self.read(given, flag)
@@ -147,7 +147,7 @@ class Option:
         shown = f'"{given}"' if isinstance(given, str) and not shown_as else _as_toml(given)
         return ConfigError(f"{shown_as or self.path} is {shown}, but must be {self.allowed}.")
 
-    def _read(self, given: Any) -> Value:
+    def _read(self, given: Any) -> OptionValue:
         if self.kind == "switch":
             return _switch(given)
         if self.kind in ("text", "choice"):
@@ -232,7 +232,7 @@ def _option(section: str, field: inspect.Field, choices: tuple[str, ...], *, liv
         name=field.name,
         kind=_KINDS[type(kind)],
         unit="bytes" if "bytes" in field.name else "seconds" if "seconds" in field.name else "",
-        default=cast(Value, field.default),
+        default=cast(OptionValue, field.default),
         reason=reason,
         low=low,
         low_itself=low_itself,
@@ -242,7 +242,7 @@ def _option(section: str, field: inspect.Field, choices: tuple[str, ...], *, liv
     )
 
 
-_KINDS: dict[type[inspect.Type], Kind] = {
+_KINDS: dict[type[inspect.Type], ValueKind] = {
     inspect.StrType: "text",
     inspect.BoolType: "switch",
     inspect.IntType: "whole",

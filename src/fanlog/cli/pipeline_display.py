@@ -26,7 +26,7 @@ from fanlog.spark.pipelines.progress import Ends, StreamProgress, look
 _BAR_COLUMNS = 20
 _EVENT_CHARACTERS_MAX = 100
 
-Show = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class PartitionBounds(NamedTuple):
@@ -154,7 +154,7 @@ class Watching:
         return f": {self.records:,} records in {seconds:.0f} s, with Spark's start"
 
 
-def display(watching: Watching) -> AbstractContextManager[Show]:
+def display(watching: Watching) -> AbstractContextManager[ShowLine]:
     """What shows the progress for as long as the block lasts; it is told the run's last event."""
     return LiveDisplay(watching, err()) if err().is_terminal else nullcontext(Lines(watching))
 
@@ -187,7 +187,7 @@ class LiveDisplay:
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, transient=True, refresh_per_second=8)
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> ShowLine:
         self._live.__enter__()
         self("Spark is starting")
         return self

@@ -26,7 +26,7 @@ from fanlog.cli.hangup import Terminal
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.loops import new_event_loop
-from fanlog.cli.options import Value
+from fanlog.cli.options import OptionValue
 from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
@@ -138,7 +138,9 @@ def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-async def _serve(settings: Settings, flags: Mapping[str, Value | None], *, memory: bool) -> None:
+async def _serve(
+    settings: Settings, flags: Mapping[str, OptionValue | None], *, memory: bool
+) -> None:
     # Other commands need no broker, and would take twice as long to start with one.
     from fanlog.node import Node  # noqa: PLC0415
 

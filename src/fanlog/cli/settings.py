@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from fanlog.cli.file_faults import reason
-from fanlog.cli.options import Option, Value, all_options, did_you_mean, maybe_near
+from fanlog.cli.options import Option, OptionValue, all_options, did_you_mean, maybe_near
 from fanlog.client.credentials import VARIABLES as CREDENTIAL_VARIABLES
 from fanlog.client.tls import TLS_VARIABLES
 from fanlog.config import Config
@@ -40,7 +40,7 @@ OTHER_VARIABLES = (
 
 TABLES: dict[str, type[msgspec.Struct]] = {"keys": KeyTable, "users": UserTable}
 
-Source = Literal["default", "file", "environment", "flag", "temporary"]
+SettingSource = Literal["default", "file", "environment", "flag", "temporary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Setting:
     """An option's value and where it came from; `where` is the file, the variable or the flag."""
 
     option: Option
-    value: Value
-    source: Source = "default"
+    value: OptionValue
+    source: SettingSource = "default"
     where: str = ""
 
 
@@ -75,7 +75,7 @@ class Settings:
 
 def load_settings(
     file: Path | None,
-    flags: Mapping[str, Value | None],
+    flags: Mapping[str, OptionValue | None],
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
     """All settings. `flags` maps an option's path to what was given, None where nothing was."""
@@ -184,7 +184,7 @@ class GivenOption:
     """An option that a document sets, with its checked value."""
 
     option: Option
-    value: Value
+    value: OptionValue
 
 
 def check_document(document: dict[str, Any]) -> Iterator[GivenOption | ConfigError]:

@@ -38,7 +38,7 @@ from fanlog.identity import Allowance, Role, Rules, Verb
 
 T = TypeVar("T")
 RoleName = Role | str | None
-Patterns = Iterable[str] | None
+GrantPatterns = Iterable[str] | None
 
 
 class AccountsHost(Protocol):
@@ -52,12 +52,12 @@ class AccountsHost(Protocol):
 def rules_of(
     role: RoleName = None,
     *,
-    publish: Patterns = None,
-    subscribe: Patterns = None,
-    manage: Patterns = None,
-    groups: Patterns = None,
-    queues: Patterns = None,
-    describe: Patterns = None,
+    publish: GrantPatterns = None,
+    subscribe: GrantPatterns = None,
+    manage: GrantPatterns = None,
+    groups: GrantPatterns = None,
+    queues: GrantPatterns = None,
+    describe: GrantPatterns = None,
 ) -> Rules:
     """Rules, from a role and lists of patterns."""
     try:
@@ -76,7 +76,7 @@ def rules_of(
     )
 
 
-def _tuple(patterns: Patterns) -> tuple[str, ...] | None:
+def _tuple(patterns: GrantPatterns) -> tuple[str, ...] | None:
     if isinstance(patterns, str):
         return (patterns,)
     return None if patterns is None else tuple(patterns)

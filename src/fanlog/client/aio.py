@@ -36,7 +36,7 @@ from fanlog.client.once import OnceReceipt, OnceRecord
 from fanlog.client.operators import Connections
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
-from fanlog.client.queues.requests import Handler, Requests, serve
+from fanlog.client.queues.requests import RequestHandler, Requests, serve
 from fanlog.client.queues.running import JobHandler, check_no_handler, run_worker
 from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import DelayedMessages, Time
@@ -687,7 +687,7 @@ class Client(TopicCalls):
         return await self._requests.request(topic, value, timeout_seconds, key, headers)
 
     async def serve(
-        self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16
+        self, topic: str, handler: RequestHandler, *, queue: str = "", prefetch: int = 16
     ) -> None:
         """Answers requests until it is cancelled: a `handler`, plain or async, gets each job, and
         what it returns is the answer. One that raises answers with an error.

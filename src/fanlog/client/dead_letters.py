@@ -37,7 +37,7 @@ _TOGETHER = 500
 # Ids that an error names, so that it stays one readable sentence.
 _NAMED_MAX = 10
 
-Where = Callable[["DeadLetter"], bool]
+LetterFilter = Callable[["DeadLetter"], bool]
 Progress = Callable[[int], None]
 T = TypeVar("T")
 
@@ -164,7 +164,9 @@ class DeadLetters:
             bytes=info.bytes,
         )
 
-    async def scan(self, topic: str, where: Where | None = None) -> AsyncIterator[DeadLetter]:
+    async def scan(
+        self, topic: str, where: LetterFilter | None = None
+    ) -> AsyncIterator[DeadLetter]:
         """Yields all dead letters of a topic, the oldest first."""
         info = await self._host.describe_topic(topic)
         # Twice over the topic, so that of all letters only the keys are held in memory.
@@ -199,7 +201,7 @@ class DeadLetters:
                     offset = batch.next_offset
 
     async def list(
-        self, topic: str, *, after: str = "", limit: int = 100, where: Where | None = None
+        self, topic: str, *, after: str = "", limit: int = 100, where: LetterFilter | None = None
     ) -> list[DeadLetter]:
         """Returns at most `limit` dead letters after the one with the id `after`."""
         found: list[DeadLetter] = []
@@ -228,7 +230,7 @@ class DeadLetters:
         ids: Iterable[str] | None = None,
         *,
         to: str = "",
-        where: Where | None = None,
+        where: LetterFilter | None = None,
         progress: Progress | None = None,
     ) -> int:
         """Puts dead letters back into their topic, or into `to`, and removes them here, both or
@@ -263,7 +265,7 @@ class DeadLetters:
         topic: str,
         ids: Iterable[str] | None = None,
         *,
-        where: Where | None = None,
+        where: LetterFilter | None = None,
         progress: Progress | None = None,
     ) -> int:
         """Deletes dead letters by id, or all that `where` chooses. Returns how many."""
@@ -282,7 +284,7 @@ class DeadLetters:
         self,
         topic: str,
         ids: Iterable[str] | None,
-        where: Where | None,
+        where: LetterFilter | None,
         first: Callable[[Transaction, DeadLetter], Any],
         progress: Progress | None,
     ) -> int:
@@ -337,7 +339,7 @@ class DeadLetters:
         )
         return count
 
-    async def export(self, topic: str, where: Where | None = None) -> AsyncIterator[bytes]:
+    async def export(self, topic: str, where: LetterFilter | None = None) -> AsyncIterator[bytes]:
         """Yields dead letters as lines of JSON."""
         async for letter in self.scan(topic, where):
             yield msgspec.json.encode(letter.document()) + b"\n"

@@ -50,7 +50,7 @@ from fanlog.model import Durability, DurabilityName, Receipt
 logger = logging.getLogger("fanlog.client")
 
 T = TypeVar("T")
-OpenTopic = Callable[[str], Awaitable[TopicOpened]]
+TopicOpener = Callable[[str], Awaitable[TopicOpened]]
 Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
 
 
@@ -117,8 +117,8 @@ class Publisher:
         self,
         wire: Wire,
         options: ClientOptions,
-        open_topic: OpenTopic,
-        find_topic: OpenTopic | None = None,
+        open_topic: TopicOpener,
+        find_topic: TopicOpener | None = None,
     ) -> None:
         self._wire = wire
         self._options = options
@@ -623,7 +623,7 @@ class Publisher:
         self._tell()
         return self.fenced
 
-    async def resume(self, open_topic: OpenTopic) -> None:
+    async def resume(self, open_topic: TopicOpener) -> None:
         """Opens the topics anew and sends what was not acknowledged, in order."""
         self._by_number.clear()
         for topic in list(self.topics.values()):

@@ -10,8 +10,7 @@ import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore, log_fault
-from fanlog.broker.messages.loader import BlockSource
-from fanlog.broker.messages.loader import Done as BlockDone
+from fanlog.broker.messages.loader import BlockDone, BlockSource
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import (
     BrokerSubscription,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.loader import BlockDone
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_target
 from fanlog.client.aio import Client
@@ -201,7 +201,9 @@ class FanlogUpstream:
 
     # History
 
-    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
         """Asks upstream for what the mirror does not have, for as long as it takes: its readers
         stay. What it answers is handed on."""
 

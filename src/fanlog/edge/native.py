@@ -40,7 +40,7 @@ from fanlog.listeners.server import NativeListener
 from fanlog.listeners.socket_connection import SocketConnection
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.client.address import Address
     from fanlog.edge.core import EdgeCore
 
@@ -139,7 +139,7 @@ class NativeRelay(asyncio.Protocol):
         transport.write(hello(self._session.client, self._session.shown))
 
     def data_received(self, data: bytes) -> None:
-        out: list[Piece] = []
+        out: list[SendBuffer] = []
         batches = False
         try:
             for kind, buffer, at, end in self._cutter.cut(data):
@@ -293,7 +293,7 @@ class EdgeSession(NativeSession):
 
     # To the peer
 
-    def pass_back(self, pieces: list[Piece]) -> None:
+    def pass_back(self, pieces: list[SendBuffer]) -> None:
         self.outlet.feed = None
         self.outlet.respond(pieces)
         if self.outlet.blocked and self._relay is not None:

@@ -14,7 +14,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.loader import BlockDone
 from fanlog.broker.messages.topics import Partition
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch
@@ -92,7 +92,9 @@ class NatsHistory:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 await puller.unsubscribe()
 
-    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
         async def read() -> None:
             done(await self._read(partition, offset))
 

@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.loader import BlockDone
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_name, check_target
 from fanlog.config import EdgeOptions
@@ -390,7 +390,9 @@ class NatsUpstream:
     async def find_offset(self, partition: Partition, start: Start) -> int:
         return await self.history.find_offset(partition, start)
 
-    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
         self.history.read_block(partition, offset, bytes_wanted, done)
 
     async def _level(self, target: TopicReference) -> None:

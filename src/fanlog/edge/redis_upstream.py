@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.loader import BlockDone
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_name, check_target
 from fanlog.config import EdgeOptions
@@ -414,7 +414,9 @@ class RedisUpstream:
             self._core.mirror.gap(partition.topic.number, 0, kept.next_offset)
         return start.value
 
-    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
         async def read() -> None:
             done(await self._history.read(partition, offset))
 

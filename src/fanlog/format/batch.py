@@ -17,7 +17,7 @@ from fanlog.format.codecs import FORMAT_LIMITS, Codec, UnpackLimits
 from fanlog.format.columns import (
     SPARSE,
     ColumnReader,
-    Headers,
+    EncodedHeaders,
     pack_columns,
     read_deltas,
     read_sizes,
@@ -61,7 +61,7 @@ def encode_batch(
     values: Sequence[bytes | None],
     *,
     keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers | None] | None = None,
+    headers: Sequence[EncodedHeaders | None] | None = None,
     event_times_us: Sequence[int] | None = None,
     codec: Codec = Codec.NONE,
     topic: int = 0,

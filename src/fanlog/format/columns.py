@@ -41,7 +41,7 @@ SPARSE = 0x20
 # What a client may send. A sparse batch is only ever made by compaction.
 KNOWN_FLAGS = KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
 
-Headers = Mapping[str, bytes]
+EncodedHeaders = Mapping[str, bytes]
 
 SPAN = Struct("<Q")
 TIME_RANGE = Struct("<qq")
@@ -118,7 +118,7 @@ class Packed(NamedTuple):
 def pack_columns(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
-    headers: Sequence[Headers | None] | None,
+    headers: Sequence[EncodedHeaders | None] | None,
     event_times_us: Sequence[int] | None,
     codec: Codec,
 ) -> Packed:

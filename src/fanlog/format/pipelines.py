@@ -18,8 +18,8 @@ STREAMS_MAX = 50
 TEXT_CHARACTERS_MAX = 2000
 REPORT_BYTES_MAX = 64 * 1024
 
-_Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
-_Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
+_PipelineText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+_PipelineName = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 
 RunState = Literal["running", "done", "stopped", "failed"]
 
@@ -28,7 +28,7 @@ class PipelineStream(msgspec.Struct, frozen=True, kw_only=True):
     """One stream of a run: its last batch, the records of all of them, and what is left. `lag` is
     None if that can't be said."""
 
-    name: _Name
+    name: _PipelineName
     batch: Annotated[int, Meta(ge=0)] = 0
     records: Annotated[int, Meta(ge=0)] = 0
     per_second: Annotated[float, Meta(ge=0)] = 0.0
@@ -40,16 +40,16 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
     wrong, `summary` what came of it, and `report` where a report lies on the host that ran it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
-    pipeline: _Name
+    pipeline: _PipelineName
     started_us: Annotated[int, Meta(ge=0, le=1 << 62)]
     state: RunState
     ended_us: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
-    host: _Name = ""
+    host: _PipelineName = ""
     pid: int = 0
     exit_code: int | None = None
-    options: Annotated[dict[_Name, _Text], Meta(max_length=OPTIONS_MAX)] = {}
+    options: Annotated[dict[_PipelineName, _PipelineText], Meta(max_length=OPTIONS_MAX)] = {}
     streams: Annotated[tuple[PipelineStream, ...], Meta(max_length=STREAMS_MAX)] = ()
     records: Annotated[int, Meta(ge=0)] | None = None
-    why: _Text = ""
-    summary: _Text = ""
-    report: _Text = ""
+    why: _PipelineText = ""
+    summary: _PipelineText = ""
+    report: _PipelineText = ""

@@ -26,7 +26,7 @@ PROCESS_BYTES_MAX = 64
 CONNECTION_BYTES_MAX = 64
 USER_BYTES_MAX = 255
 
-_Process = Annotated[str, Meta(min_length=1, max_length=PROCESS_BYTES_MAX)]
+_ProcessName = Annotated[str, Meta(min_length=1, max_length=PROCESS_BYTES_MAX)]
 _Version = Annotated[int, Meta(ge=-1, lt=1 << 62)]
 
 
@@ -48,25 +48,25 @@ class PresenceChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    process: _Process
+    process: _ProcessName
     version: _Version
     changes: list[PresenceChange]
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    process: _Process
+    process: _ProcessName
     version: _Version
     hello: bool = False
 
 
 class PresenceAsk(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    process: _Process
-    of: _Process
+    process: _ProcessName
+    of: _ProcessName
     version: _Version
 
 
 class PresencePart(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    process: _Process
+    process: _ProcessName
     version: _Version
     index: Annotated[int, Meta(ge=0)]
     parts: Annotated[int, Meta(ge=1, le=100_000)]
@@ -74,7 +74,7 @@ class PresencePart(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    process: _Process
+    process: _ProcessName
 
 
 Signal = Delta | Beat | PresenceAsk | PresencePart | Bye

@@ -31,13 +31,13 @@ class Verbatim(NamedTuple):
 class MapReply(NamedTuple):
     """A map: RESP2 has it as a flat array."""
 
-    items: Mapping[bytes, Reply]
+    items: Mapping[bytes, RespReply]
 
 
 class Distinct(NamedTuple):
     """A set: RESP2 has it as an array."""
 
-    items: Sequence[Reply]
+    items: Sequence[RespReply]
 
 
 class Raw(NamedTuple):
@@ -46,7 +46,7 @@ class Raw(NamedTuple):
     data: bytes
 
 
-Reply = (
+RespReply = (
     int
     | bytes
     | None
@@ -56,7 +56,7 @@ Reply = (
     | MapReply
     | Distinct
     | Raw
-    | Sequence["Reply"]
+    | Sequence["RespReply"]
 )
 
 NO_REPLY = Raw(b"")
@@ -64,7 +64,7 @@ OK = Simple("OK")
 QUEUED = Simple("QUEUED")
 
 
-def encode_reply(reply: Reply, *, resp3: bool) -> bytes:  # noqa: PLR0911 - a table of types
+def encode_reply(reply: RespReply, *, resp3: bool) -> bytes:  # noqa: PLR0911 - a table of types
     """A reply's bytes.
 
     >>> encode_reply([1, b"a", None], resp3=False)
@@ -93,7 +93,7 @@ def encode_reply(reply: Reply, *, resp3: bool) -> bytes:  # noqa: PLR0911 - a ta
     return b"*%d\r\n" % len(reply) + _all(reply, resp3)
 
 
-def _all(replies: Iterable[Reply], resp3: bool) -> bytes:
+def _all(replies: Iterable[RespReply], resp3: bool) -> bytes:
     return b"".join([encode_reply(reply, resp3=resp3) for reply in replies])
 
 

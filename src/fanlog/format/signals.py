@@ -19,13 +19,13 @@ from fanlog.model import INTERNAL_PREFIX, ConnectionInfo
 SIGNALS_TOPIC = INTERNAL_PREFIX + "signals"
 WEB_CHANNEL = "web"
 
-_Id = Annotated[str, Meta(min_length=1, max_length=64)]
+_SignalId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class SignalAsk(msgspec.Struct, frozen=True, array_like=True, tag="q"):
     """`kind` says what is asked; the other fields are for some kinds only."""
 
-    id: _Id
+    id: _SignalId
     kind: Literal["connections", "disconnect", "presence", "topics"]
     user: str | None = None
     connection: str = ""
@@ -44,8 +44,8 @@ class SignalAsk(msgspec.Struct, frozen=True, array_like=True, tag="q"):
 class SignalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """What one process answers. `processes` are all that it knows of."""
 
-    id: _Id
-    process: _Id
+    id: _SignalId
+    process: _SignalId
     processes: list[str]
     connections: list[ConnectionInfo] = []
     count: int = 0

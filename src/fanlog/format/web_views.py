@@ -415,8 +415,8 @@ _KINDS: dict[ViewKind, type[RecordView]] = {
     "sse-vector": SseVectorView,
     "sse-stream": StreamView,
 }
-_Key = tuple[ViewKind, str, str, str, int]
-_views: WeakValueDictionary[_Key, RecordView] = WeakValueDictionary()
+_WebViewKey = tuple[ViewKind, str, str, str, int]
+_views: WeakValueDictionary[_WebViewKey, RecordView] = WeakValueDictionary()
 
 ViewMaker = Callable[[ViewedTopic], RecordView]
 

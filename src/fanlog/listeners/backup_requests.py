@@ -11,7 +11,7 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def backup(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -43,4 +43,4 @@ async def _reading(session: NativeSession, request: int, wanted: messages.Backup
     session.answer(request, messages.BackupData(data))
 
 
-HANDLERS: dict[FrameKind, Handler] = {FrameKind.BACKUP: backup}
+HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.BACKUP: backup}

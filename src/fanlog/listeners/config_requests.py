@@ -13,7 +13,7 @@ from fanlog.format.settings import ConfigRequest
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def settings_of(broker: BrokerCore) -> LiveSettings:
@@ -41,4 +41,4 @@ async def _answering(session: NativeSession, request: int, wanted: ConfigRequest
         session.answer(request, settings.show())
 
 
-HANDLERS: dict[FrameKind, Handler] = {FrameKind.CONFIG: config}
+HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.CONFIG: config}

@@ -14,7 +14,7 @@ from fanlog.listeners.native import NativeSession
 
 if TYPE_CHECKING:
     from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
 
 
 class LocalPeer(Protocol):
@@ -48,12 +48,12 @@ class LocalLink:
 
     # The broker's end
 
-    def _hand_over(self, piece: Piece) -> int:
+    def _hand_over(self, piece: SendBuffer) -> int:
         if self._open:
             self._peer.data_received(piece)
         return len(piece)
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         raise AssertionError("an in-process peer takes every piece whole")
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
@@ -69,7 +69,7 @@ class LocalLink:
     def full(self) -> bool:
         return False
 
-    def respond(self, buffers: list[Piece]) -> None:
+    def respond(self, buffers: list[SendBuffer]) -> None:
         self._hand_over(b"".join(buffers))
 
     def lost(self, fault: Exception) -> None:

@@ -12,7 +12,7 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -46,7 +46,7 @@ async def _compacting(session: NativeSession, request: int, name: str) -> None:
     session.answer(request, await session.broker.compact(name))
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.DELETE_RECORDS: delete_records,
     FrameKind.COMPACT_TOPIC: compact_topic,
 }

@@ -87,7 +87,7 @@ _REQUESTS_A_TURN = 32
 # Topics that the answer to a subscription tells of.
 _JOINED_AT_ONCE = 1000
 
-Handler = Callable[["NativeSession", int, int, memoryview], None]
+FrameHandler = Callable[["NativeSession", int, int, memoryview], None]
 # Requests for a subscription that may take a while to begin.
 Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 
@@ -702,7 +702,7 @@ def _check_begin(data: bytes) -> None:
 
 
 # What belongs together is in a file of its own: `group_requests.py` and its siblings.
-HANDLERS: dict[FrameKind, Handler] = (
+HANDLERS: dict[FrameKind, FrameHandler] = (
     {
         FrameKind.SUBSCRIBE: NativeSession.subscribe,
         FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,

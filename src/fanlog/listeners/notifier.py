@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from fanlog.broker.messages.topics import BrokerSubscription, Outlet
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.errors import FanlogError, LimitError, RateLimitedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
@@ -18,7 +18,7 @@ from fanlog.model import Gap
 
 class NativeOutlet(Outlet, Protocol):
     def write(self, data: bytes) -> None: ...
-    def respond(self, buffers: list[Piece]) -> None: ...
+    def respond(self, buffers: list[SendBuffer]) -> None: ...
     def full(self) -> bool:
         """Whether the peer has to take answers before it may ask on."""
         ...

@@ -18,7 +18,7 @@ from fanlog.listeners.seen import seen_by
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -105,7 +105,7 @@ def metrics(session: NativeSession, request: int, aux: int, payload: memoryview)
     session.later(request, answering())
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.CONNECTIONS: connections,
     FrameKind.METRICS: metrics,
 }

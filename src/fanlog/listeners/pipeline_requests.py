@@ -10,7 +10,7 @@ from fanlog.format.pipelines import PipelineRun
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def report(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -20,4 +20,4 @@ def report(session: NativeSession, request: int, aux: int, payload: memoryview) 
     session.answer(request)
 
 
-HANDLERS: dict[FrameKind, Handler] = {FrameKind.PIPELINE_RUN: report}
+HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.PIPELINE_RUN: report}

@@ -12,7 +12,7 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def register_producer(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -33,6 +33,6 @@ def register_producer(session: NativeSession, request: int, aux: int, payload: m
     session.answer_durably(request, registered)
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.REGISTER_PRODUCER: register_producer,
 }

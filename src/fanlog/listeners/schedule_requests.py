@@ -16,7 +16,7 @@ from fanlog.model import PendingMessage, ScheduleInfo
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 T = TypeVar("T", PendingMessage, ScheduleInfo)
 
@@ -141,7 +141,7 @@ def remove(session: NativeSession, request: int, aux: int, payload: memoryview) 
     _when_allowed(session, request, name, lambda: session.broker.schedule.remove(name, removed))
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.CANCEL_SCHEDULED: cancel,
     FrameKind.LIST_SCHEDULED: list_scheduled,
     FrameKind.ADD_SCHEDULE: add,

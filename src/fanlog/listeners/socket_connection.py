@@ -25,7 +25,7 @@ from fanlog.listeners.traffic import count_traffic, describe_traffic
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -149,7 +149,7 @@ class SocketConnection:
         self._options = host.options
         self._loop = host.loop
         self._inlet = host.inlet
-        self._kept: deque[Piece] = deque()
+        self._kept: deque[SendBuffer] = deque()
         self._kept_bytes = 0
         self._held_bytes = 0
         self.paused = False
@@ -276,13 +276,13 @@ class SocketConnection:
         if sent != len(data):
             self.hold(data, sent)
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         self._keep(memoryview(piece)[sent:])
         self._held_bytes += len(piece) - sent
         self._block()
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
-        buffers: list[Piece] = [*pieces]
+        buffers: list[SendBuffer] = [*pieces]
         if self.feed is not subscription:
             buffers.insert(0, self.session.marker(subscription))
             self.feed = subscription
@@ -290,7 +290,7 @@ class SocketConnection:
         self.respond(buffers)
         self._held_bytes += self._kept_bytes - before
 
-    def respond(self, buffers: list[Piece]) -> None:
+    def respond(self, buffers: list[SendBuffer]) -> None:
         """Sends several buffers in one go, in order with everything else."""
         if self._closing:
             return
@@ -312,7 +312,7 @@ class SocketConnection:
         if self._kept:
             self._block()
 
-    def _keep(self, data: Piece) -> None:
+    def _keep(self, data: SendBuffer) -> None:
         self._kept.append(data)
         self._kept_bytes += len(data)
 

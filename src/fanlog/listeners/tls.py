@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
 
 # The most that one record of TLS holds.
 RECORD_BYTES = 16 * 1024
@@ -29,9 +29,9 @@ class TlsSocket(ssl.SSLSocket):
 
     certificate_names: tuple[str, ...] = ()
     # The record that did not fit. OpenSSL has encrypted it, so it goes out before all else.
-    _stuck: Piece | None = None
+    _stuck: SendBuffer | None = None
 
-    def _write(self, record: Piece) -> int:
+    def _write(self, record: SendBuffer) -> int:
         try:
             sent = super().send(record)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -55,7 +55,7 @@ class TlsSocket(ssl.SSLSocket):
             return self._write(self._stuck)
         return self._write_all(_records(buffers))
 
-    def _write_all(self, records: Iterator[Piece]) -> int:
+    def _write_all(self, records: Iterator[SendBuffer]) -> int:
         sent = 0
         try:
             for record in records:
@@ -104,7 +104,7 @@ class TlsSocket(ssl.SSLSocket):
         socket.socket.shutdown(self, how)
 
 
-def _records(buffers: Iterable[Piece]) -> Iterator[Piece]:
+def _records(buffers: Iterable[SendBuffer]) -> Iterator[SendBuffer]:
     """The bytes of several buffers, in pieces that are a record each: small ones are joined, and
     large ones are cut without a copy."""
     gathered: list[memoryview] = []

@@ -17,7 +17,7 @@ from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 logger = logging.getLogger("fanlog.listeners")
@@ -159,7 +159,7 @@ def status(session: NativeSession, request: int, aux: int, payload: memoryview) 
     session.answer(request, session.broker.status())
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.OPEN_TOPIC: open_topic,
     FrameKind.CREATE_TOPIC: create_topic,
     FrameKind.GROW_TOPIC: grow_topic,

@@ -16,7 +16,7 @@ from fanlog.telemetry.tracing.spans import SPANS_KEPT_MAX, Span, SpanLog
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def find_spans(log: SpanLog, wanted: ListTraces, permit: Permit) -> TracesPage:
@@ -69,4 +69,4 @@ def list_traces(session: NativeSession, request: int, aux: int, payload: memoryv
     session.answer(request, find_spans(session.broker.traces.spans, wanted, session.permit))
 
 
-HANDLERS: dict[FrameKind, Handler] = {FrameKind.TRACES: list_traces}
+HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.TRACES: list_traces}

@@ -13,7 +13,7 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import Handler, NativeSession
+    from fanlog.listeners.native import FrameHandler, NativeSession
 
 
 def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -62,7 +62,7 @@ def abort(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.answer(request)
 
 
-HANDLERS: dict[FrameKind, Handler] = {
+HANDLERS: dict[FrameKind, FrameHandler] = {
     FrameKind.BEGIN_TRANSACTION: begin,
     FrameKind.STAGE: stage,
     FrameKind.COMMIT_TRANSACTION: commit,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,9 +22,8 @@ from fanlog.errors import FolderInUseError, FormatError
 from fanlog.log import posix, small_files
 from fanlog.log.faults import ANOTHER_FOLDER
 from fanlog.log.files import remove_if_there, sync_folder, write_all
+from fanlog.log.small_files import ReportDamage
 from fanlog.model import TopicSettings
-
-Report = Callable[[str], None]
 
 DELETED_PREFIX = ".deleted-"
 # In a folder that a restore has not finished.
@@ -46,7 +44,7 @@ class CatalogFile(NamedTuple):
     restored_from: str = ""
 
 
-def load_catalog(path: str, *, has_topics: bool, report: Report) -> CatalogFile | None:
+def load_catalog(path: str, *, has_topics: bool, report: ReportDamage) -> CatalogFile | None:
     """None if it is lost: then it has to be rebuilt. The copy alone won't do, it may be older."""
     try:
         return _catalog(path)

@@ -9,14 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from fanlog.errors import FormatError
 from fanlog.log import small_files
 from fanlog.log.files import remove_if_there, replace_file
+from fanlog.log.small_files import ReportDamage
 
-Report = Callable[[str], None]
 RANKED_FILE = "priorities"
 
 
@@ -40,7 +39,7 @@ def peek_start(folder: str) -> int:
     return start if found.checked else 0
 
 
-def load_start(folder: str, end_offset: int, report: Report) -> int:
+def load_start(folder: str, end_offset: int, report: ReportDamage) -> int:
     """The offset that the log begins with by a deletion; 0 if there was none.
 
     Past the log's end it is believed only with a checksum: then a crash has lost records that
@@ -68,7 +67,7 @@ def save_start(folder: str, offset: int) -> None:
     small_files.save(f"{folder}/start.json", {"start_offset": offset}, durable=True)
 
 
-def load_compacted(folder: str, active_base: int, report: Report) -> Compacted:
+def load_compacted(folder: str, active_base: int, report: ReportDamage) -> Compacted:
     """How far a log is compacted, as far as the file can be true: a crash may have taken what it
     is about, and then other records come to those offsets."""
     path = f"{folder}/compacted.json"

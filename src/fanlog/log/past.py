@@ -6,7 +6,7 @@ removes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from fanlog.errors import FormatError
 from fanlog.log.ends import SyncedEnds, load_ends
@@ -14,9 +14,7 @@ from fanlog.log.journal_file import JournalFound, read_journal
 from fanlog.log.kept import load_kept
 from fanlog.log.replay import Journaled, Known, by_partition
 from fanlog.log.scan import Owner
-from fanlog.log.small_files import set_aside
-
-Report = Callable[[str], None]
+from fanlog.log.small_files import ReportDamage, set_aside
 
 
 class Past:
@@ -55,7 +53,7 @@ class Past:
                 yield owner, end_offset
 
 
-def read_past(folder: str, report: Report) -> Past:
+def read_past(folder: str, report: ReportDamage) -> Past:
     try:
         ends = load_ends(folder)
     except FormatError as fault:

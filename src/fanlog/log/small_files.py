@@ -14,6 +14,7 @@ import errno
 import json
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fanlog.errors import ChecksumError, FolderUnusableError, FormatError
@@ -22,6 +23,9 @@ from fanlog.log.faults import ANOTHER_FOLDER
 from fanlog.log.files import read_file, replace_file
 
 logger = logging.getLogger("fanlog.log")
+
+# Gets a sentence on each file that is damaged, or not of this folder.
+ReportDamage = Callable[[str], None]
 
 FORMAT = 2
 _FORMAT_WITHOUT_CRC = 1

@@ -38,7 +38,7 @@ from fanlog.format.accounts import (
 )
 from fanlog.format.patterns import has_wildcard
 from fanlog.identity import Account, Allowance, Identity, Login, Role, Verb
-from fanlog.security.directory import Directory, Entry, KeyEntry, OldSecret, UserEntry
+from fanlog.security.directory import AccountEntry, Directory, KeyEntry, OldSecret, UserEntry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
 from fanlog.security.rules import check_rules
@@ -61,9 +61,9 @@ E = TypeVar("E", KeyEntry, UserEntry)
 class AccountStore(Protocol):
     """Where keys and users survive. Both raise if nothing could be written."""
 
-    def put(self, entry: Entry, /) -> None: ...
-    def remove(self, entry: Entry, /) -> None: ...
-    def owe_removal(self, entry: Entry, /) -> None:
+    def put(self, entry: AccountEntry, /) -> None: ...
+    def remove(self, entry: AccountEntry, /) -> None: ...
+    def owe_removal(self, entry: AccountEntry, /) -> None:
         """Writes the removal as soon as there is room."""
         ...
 
@@ -225,7 +225,7 @@ class BrokerAccounts:
     def may(self, account: Account, verb: Verb, topic: str) -> bool:
         return self._gate.decisions.decide(account, verb, topic)
 
-    def replace_file_entries(self, entries: Iterable[Entry]) -> None:
+    def replace_file_entries(self, entries: Iterable[AccountEntry]) -> None:
         """Takes in what the config file has now. Those that it does not have any more go."""
         wanted = {entry.ledger_key: entry for entry in entries}
         gone = [
@@ -237,11 +237,11 @@ class BrokerAccounts:
             self._directory.remove(entry)
         self._directory.load(wanted.values())
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: AccountEntry) -> None:
         self._store.put(entry)
         self._directory.put(entry)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: AccountEntry) -> None:
         """Whatever the disk does, nobody gets in with it any more."""
         self._directory.remove(entry)
         try:
@@ -307,7 +307,7 @@ class BrokerAccounts:
                 )
         return names
 
-    def _check_admin_left(self, entry: Entry, changed: Entry | None) -> None:
+    def _check_admin_left(self, entry: AccountEntry, changed: AccountEntry | None) -> None:
         """That somebody is left who can manage keys and users."""
         if not _is_admin(entry) or (changed is not None and _is_admin(changed)):
             return
@@ -361,7 +361,7 @@ def user_info(entry: UserEntry) -> UserInfo:
     )
 
 
-def _is_admin(entry: Entry) -> bool:
+def _is_admin(entry: AccountEntry) -> bool:
     disabled = isinstance(entry, UserEntry) and entry.disabled
     return entry.rules.role is Role.ADMIN and not disabled and not entry.expires_us
 

@@ -13,7 +13,7 @@ from fanlog.config_security import AccountTable, KeyTable, SecurityOptions, User
 from fanlog.errors import ConfigError, FanlogError
 from fanlog.identity import Allowance, Role, Rules
 from fanlog.security.accounts import check_account_name
-from fanlog.security.directory import Entry, KeyEntry, UserEntry
+from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 from fanlog.security.keys import ID_CHARACTERS, digest_of, is_digest, maybe_parse
 from fanlog.security.passwords import check_password, hash_password, is_hash
 from fanlog.security.rules import check_rules
@@ -27,9 +27,9 @@ _OTHERS = 0o077
 
 def read_entries(
     options: SecurityOptions, keys: dict[str, KeyTable], users: dict[str, UserTable]
-) -> list[Entry]:
+) -> list[AccountEntry]:
     """All keys and users that the config file has. Raises ConfigError that names the wrong one."""
-    found: dict[str, Entry] = {}
+    found: dict[str, AccountEntry] = {}
     for where, entry in _entries(options, keys, users):
         if entry.name in found:
             raise ConfigError(f"{where}: there are two keys or users {entry.name!r}. Rename one.")
@@ -42,7 +42,7 @@ def read_entries(
 
 def _entries(
     options: SecurityOptions, keys: dict[str, KeyTable], users: dict[str, UserTable]
-) -> Iterator[tuple[str, Entry]]:
+) -> Iterator[tuple[str, AccountEntry]]:
     if options.admin_key_file:
         where = "security.admin_key_file"
         text = read_secret_file(options.admin_key_file, where)
@@ -53,7 +53,7 @@ def _entries(
         yield f"users.{name}", _checked(f"users.{name}", name, table)
 
 
-def _checked(where: str, name: str, table: KeyTable | UserTable) -> Entry:
+def _checked(where: str, name: str, table: KeyTable | UserTable) -> AccountEntry:
     try:
         check_account_name(name)
         rules = check_rules(_rules(table))

@@ -15,7 +15,7 @@ import msgspec
 from fanlog.identity import Account, AccountKind, Allowance, Rules
 from fanlog.security.keys import fingerprint
 
-Source = Literal["api", "file"]
+AccountSource = Literal["api", "file"]
 KEY_PREFIX = "key/"
 USER_PREFIX = "user/"
 
@@ -40,7 +40,7 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, tag="key", omit_defaul
     expires_us: int = 0
     rotated_us: int = 0
     old: tuple[OldSecret, ...] = ()
-    source: Source = "api"
+    source: AccountSource = "api"
 
     @property
     def ledger_key(self) -> str:
@@ -63,7 +63,7 @@ class UserEntry(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defa
     created_us: int = 0
     expires_us: int = 0
     disabled: bool = False
-    source: Source = "api"
+    source: AccountSource = "api"
 
     @property
     def ledger_key(self) -> str:
@@ -73,7 +73,7 @@ class UserEntry(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defa
         return f"UserEntry({self.name!r})"
 
 
-Entry = KeyEntry | UserEntry
+AccountEntry = KeyEntry | UserEntry
 E = TypeVar("E", KeyEntry, UserEntry)
 
 
@@ -112,13 +112,13 @@ class Directory:
             found = self._sorted[kind] = sorted(self._keys if kind == "key" else self._users)
         return found
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[AccountEntry]:
         yield from self._keys.values()
         yield from self._users.values()
 
     # Changes
 
-    def load(self, entries: Iterable[Entry], *, distrust: bool = False) -> None:
+    def load(self, entries: Iterable[AccountEntry], *, distrust: bool = False) -> None:
         """Takes entries in at the start. `distrust`: some that were in the ledger are lost, so
         that of the rest nobody knows whether they were revoked."""
         self._distrusted = self._distrusted or distrust
@@ -126,7 +126,7 @@ class Directory:
             self._put(entry)
         self._changed()
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: AccountEntry) -> None:
         """Adds an entry, or replaces the one of this name. A new one changes nothing for anybody
         who is there."""
         known = entry.name in (self._keys if isinstance(entry, KeyEntry) else self._users)
@@ -134,11 +134,11 @@ class Directory:
         if known:
             self._changed()
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: AccountEntry) -> None:
         self._drop(entry)
         self._changed()
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: AccountEntry) -> None:
         self._sorted.clear()
         known = (self._keys if isinstance(entry, KeyEntry) else self._users).get(entry.name)
         if known is not None:
@@ -150,7 +150,7 @@ class Directory:
             for name in entry.certificates:
                 self._user_by_certificate.setdefault(name.casefold(), entry)
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: AccountEntry) -> None:
         self._sorted.clear()
         self._accounts.pop(entry.ledger_key, None)
         if isinstance(entry, KeyEntry):
@@ -212,7 +212,7 @@ class Directory:
         return self._account(kind, entry, credential, entry.expires_us)
 
     def _account(
-        self, kind: AccountKind, entry: Entry, credential: str, expires_us: int, id: str = ""
+        self, kind: AccountKind, entry: AccountEntry, credential: str, expires_us: int, id: str = ""
     ) -> Account:
         known = self._accounts.setdefault(entry.ledger_key, {})
         found = known.get((kind, credential))

@@ -15,14 +15,13 @@ import pyarrow.compute as pc
 from fanlog.errors import InvalidArgumentError, PartitionNotFoundError, no_partition, too_large
 from fanlog.format.buffers import BatchBuffers, Buffers, HeaderBuffers, TimeBuffer
 from fanlog.format.keys import fnv1a_32
+from fanlog.spark.arrow import Ints
 
 _FNV_OFFSET = np.uint32(0x811C9DC5)
 _FNV_PRIME = np.uint32(0x01000193)
 # Keys are hashed a byte of all of them at a time; past so many bytes, key by key.
 _HASHED_BYTES = 256
 _UNKEYED = -1
-
-Ints = npt.NDArray[np.int64]
 
 
 class TargetTopic(NamedTuple):

@@ -29,7 +29,7 @@ class LogPartition(NamedTuple):
 
 Offsets = dict[LogPartition, int]
 # The epoch of the record before each offset; 0, or none, if it is not known.
-Epochs = dict[LogPartition, int]
+PartitionEpochs = dict[LogPartition, int]
 
 
 class _TopicOffsets(msgspec.Struct):
@@ -59,7 +59,7 @@ def from_json(given: Mapping[str, Any]) -> Offsets:
     }
 
 
-def epochs_from_json(given: Mapping[str, Any]) -> Epochs:
+def epochs_from_json(given: Mapping[str, Any]) -> PartitionEpochs:
     return {
         LogPartition(name, topic.log, int(partition)): epoch
         for name, topic in _topics(given).items()

@@ -15,7 +15,7 @@ from fanlog.format.patterns import fits
 from fanlog.model import Durability, EpochInfo, Start, TopicInfo
 from fanlog.spark.connecting import open_broker
 from fanlog.spark.filters import FilterBounds
-from fanlog.spark.offsets import Epochs, LogPartition, Offsets, Range
+from fanlog.spark.offsets import LogPartition, Offsets, PartitionEpochs, Range
 from fanlog.spark.options import EARLIEST, LATEST, ReadOptions, ScanPositions
 
 logger = logging.getLogger("fanlog.spark")
@@ -55,7 +55,7 @@ class PlannedPartition:
         return Range(self.place, first, end, self.record_bytes)
 
 
-View = dict[LogPartition, PlannedPartition]
+PlannedView = dict[LogPartition, PlannedPartition]
 
 
 def lose(options: ReadOptions, sentence: str, then: str = "") -> None:
@@ -92,7 +92,7 @@ class Planner:
 
     # What there is
 
-    def look(self, may_lack: Collection[str] = ()) -> View:
+    def look(self, may_lack: Collection[str] = ()) -> PlannedView:
         """The partitions of all topics that are to be read, as they are now. A topic that is not
         there is an error, but for those in `may_lack`: what was read once may be deleted."""
         broker = self.broker
@@ -102,7 +102,7 @@ class Planner:
         else:
             found = (self._describe(name, name in may_lack) for name in options.topics)
             topics = [topic for topic in found if topic is not None]
-        view: View = {}
+        view: PlannedView = {}
         for topic in topics:
             log = log_of(topic, broker.welcome.epoch)
             for found in topic.partitions:
@@ -134,11 +134,11 @@ class Planner:
 
     # Where to begin and to end
 
-    def starts(self, view: View, default: Start) -> Offsets:
+    def starts(self, view: PlannedView, default: Start) -> Offsets:
         """Where a new query begins in each partition."""
         return self._positions(view, self._options.starting or ScanPositions(default))
 
-    def _positions(self, view: View, places: ScanPositions) -> Offsets:
+    def _positions(self, view: PlannedView, places: ScanPositions) -> Offsets:
         self._check_named(view, places)
         found: Offsets = {}
         times: dict[tuple[str, int], dict[int, int]] = {}
@@ -158,7 +158,7 @@ class Planner:
         return found
 
     @staticmethod
-    def _check_named(view: View, places: ScanPositions) -> None:
+    def _check_named(view: PlannedView, places: ScanPositions) -> None:
         """That offsets are given for what there is: a slip would read from somewhere else."""
         known = {(place.topic, place.partition) for place in view}
         for topic, chosen in places.topics.items():
@@ -231,7 +231,9 @@ class Planner:
 
     # Streams
 
-    def stream_ranges(self, start: Offsets, view: View, epochs: Epochs) -> list[Range]:
+    def stream_ranges(
+        self, start: Offsets, view: PlannedView, epochs: PartitionEpochs
+    ) -> list[Range]:
         """What there is to read from `start` on, of every partition in the view. Topics and
         partitions that have appeared since are read from their first record. `epochs` are those
         of what was read before `start`."""
@@ -255,7 +257,7 @@ class Planner:
             ranges.append(partition.range(first, partition.end))
         return ranges
 
-    def _absence(self, place: LogPartition, view: View) -> str:
+    def _absence(self, place: LogPartition, view: PlannedView) -> str:
         """Why the query's place is not among what is read."""
         topic, options = place.topic, self._options
         if any(some.topic == topic and some.log != place.log for some in view):
@@ -267,7 +269,7 @@ class Planner:
             "`pattern` don't name any more: use another checkpoint folder for another query."
         )
 
-    def readable(self, ranges: Iterable[Range], view: View) -> list[Range]:
+    def readable(self, ranges: Iterable[Range], view: PlannedView) -> list[Range]:
         """The ranges without what retention has removed."""
         kept: list[Range] = []
         for some in ranges:

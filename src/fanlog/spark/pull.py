@@ -42,7 +42,7 @@ _FETCH_BYTES_MIN = 64 * KIB
 _FETCH_SPARE = 1.25
 
 
-class Piece(NamedTuple):
+class PulledPiece(NamedTuple):
     """Bytes of a log, and the batches in them: where each begins, and its header. `first` is the
     offset that was asked for: the first batch may begin before it."""
 
@@ -76,7 +76,7 @@ def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterat
         yield rows.take()
 
 
-def _pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
+def _pieces(options: ReadOptions, wanted: Range) -> Iterator[PulledPiece]:
     """All of a range: from files as far as they go, the rest from the broker."""
     first = wanted.first
     if options.data:
@@ -87,7 +87,7 @@ def _pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
         yield from _Fetching(options, wanted, first).pieces()
 
 
-def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
+def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[PulledPiece]:
     place = wanted.place
     if not place.log.isdecimal():
         return  # a topic in memory has no files
@@ -104,7 +104,7 @@ def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
             header = read_header(run.data, at)
             batches.append((at, header))
             at += header.length
-        yield Piece(wanted.first, run.data, batches)
+        yield PulledPiece(wanted.first, run.data, batches)
 
 
 class _Fetching:
@@ -117,7 +117,7 @@ class _Fetching:
         self._number = 0
         self._request = 0
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[PulledPiece]:
         with open_broker(self._options, patient=True) as broker:
             self._begin(broker)
             while self._next < self._wanted.end:
@@ -154,7 +154,7 @@ class _Fetching:
         fetch = messages.Fetch(self._number, wanted.place.partition, self._next, bytes_max)
         self._request = broker.post(FrameKind.FETCH, fetch)
 
-    def _answer(self, broker: RequestConnection) -> Piece | None:
+    def _answer(self, broker: RequestConnection) -> PulledPiece | None:
         """The next stretch; the one behind it is asked for before this one is worked on."""
         place = self._wanted.place
         try:
@@ -181,7 +181,7 @@ class _Fetching:
             # next answer, which is taken from it in vain.
             with suppress(ConnectionLostError):
                 self._ask(broker)
-        return Piece(first, payload, batches)
+        return PulledPiece(first, payload, batches)
 
     def _skip(self, broker: RequestConnection) -> None:
         """Retention has come between the plan and the task."""

@@ -37,7 +37,7 @@ from fanlog.spark.offsets import (
     to_json,
 )
 from fanlog.spark.options import LATEST, ReadOptions, read_options, write_options
-from fanlog.spark.planning import Planner, View
+from fanlog.spark.planning import PlannedView, Planner
 from fanlog.spark.pull import read_range
 from fanlog.spark.rows import arrow_schema, check_sink_schema, check_source_schema, source_schema
 
@@ -143,7 +143,7 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = Planner(self.options)
         return self._planner
 
-    def _look(self) -> View:
+    def _look(self) -> PlannedView:
         """What there is. Whether something lacks is for `latestOffset` to say."""
         return self._plan().look(may_lack=self.options.topics)
 
@@ -277,7 +277,7 @@ class RefusingReader(DataSourceStreamReader):
         self._refuse()
 
 
-def _as_json(offsets: Offsets, view: View) -> dict[str, Any]:
+def _as_json(offsets: Offsets, view: PlannedView) -> dict[str, Any]:
     """Offsets with the epochs of what is before them."""
     epochs = {
         place: epoch
@@ -287,5 +287,5 @@ def _as_json(offsets: Offsets, view: View) -> dict[str, Any]:
     return to_json(offsets, epochs)
 
 
-def _ends(view: View) -> Offsets:
+def _ends(view: PlannedView) -> Offsets:
     return {place: partition.end for place, partition in view.items()}

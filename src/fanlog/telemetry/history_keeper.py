@@ -19,7 +19,7 @@ from fanlog.config_security import TelemetryOptions
 from fanlog.telemetry.history import TIERS, HistoryRings, NewRow
 from fanlog.telemetry.history_files import HistoryFiles
 from fanlog.telemetry.history_reading import Captured
-from fanlog.telemetry.history_series import Name, Owner, Sampler, SeriesKind, maybe_parse
+from fanlog.telemetry.history_series import Name, Sampler, SeriesKind, SeriesOwner, maybe_parse
 from fanlog.telemetry.snapshot import NamedMetrics, Snapshot
 
 logger = logging.getLogger("fanlog.telemetry")
@@ -42,7 +42,7 @@ class SampleSource(Protocol):
     """Where samples come from."""
 
     async def patient_snapshot(self) -> Snapshot: ...
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics: ...
+    async def watched(self, wanted: Iterable[tuple[SeriesOwner, str]]) -> NamedMetrics: ...
 
 
 class KeptSeries(NamedTuple):
@@ -72,7 +72,7 @@ class MetricHistory:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="fanlog-history")
         self._waiting: list[NewRow] = []
         self._writing: Future[None] | None = None
-        self._watched: OrderedDict[tuple[Owner, str], float] = OrderedDict()
+        self._watched: OrderedDict[tuple[SeriesOwner, str], float] = OrderedDict()
         self.tiers = TIERS
 
     def now(self) -> float:
@@ -133,7 +133,7 @@ class MetricHistory:
         while len(self._watched) > _WATCHED_MAX:
             self._watched.popitem(last=False)
 
-    def _looked_at(self) -> list[tuple[Owner, str]]:
+    def _looked_at(self) -> list[tuple[SeriesOwner, str]]:
         now = time.monotonic()
         for name in [name for name, until in self._watched.items() if until < now]:
             del self._watched[name]

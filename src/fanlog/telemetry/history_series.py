@@ -15,15 +15,17 @@ import msgspec
 from fanlog.telemetry.histograms import HistogramData
 from fanlog.telemetry.snapshot import OTHERS, NamedMetrics, Snapshot
 
-Unit = Literal["messages/s", "jobs/s", "times/s", "bytes/s", "bytes", "seconds", "share", "count"]
-Owner = Literal["topic", "group", "queue"]
+SeriesUnit = Literal[
+    "messages/s", "jobs/s", "times/s", "bytes/s", "bytes", "seconds", "share", "count"
+]
+SeriesOwner = Literal["topic", "group", "queue"]
 
 
 class SeriesKind(msgspec.Struct, frozen=True):
     """What a series is. Where several values become one it is their average, or with `highest`
     the highest of them."""
 
-    unit: Unit
+    unit: SeriesUnit
     label: str
     highest: bool = False
 
@@ -31,7 +33,7 @@ class SeriesKind(msgspec.Struct, frozen=True):
 class Name(NamedTuple):
     """The parts of a series' name. Those of the broker have no `owner`."""
 
-    owner: Owner | None
+    owner: SeriesOwner | None
     of: str
     field: str
 
@@ -75,7 +77,7 @@ BROKER: dict[str, SeriesKind] = {
     "turn_p99": SeriesKind("seconds", "Turn, 99 %", highest=True),
     "sync_p99": SeriesKind("seconds", "Disk sync, 99 %", highest=True),
 }
-OWNED: dict[Owner, dict[str, SeriesKind]] = {
+OWNED: dict[SeriesOwner, dict[str, SeriesKind]] = {
     "topic": {
         "messages": SeriesKind("messages/s", "Messages"),
         "bytes": SeriesKind("bytes/s", "Bytes"),

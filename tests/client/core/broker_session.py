@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-from fanlog.broker.ports import Piece
+from fanlog.broker.ports import SendBuffer
 from fanlog.config import Config, ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.native import NativeSession
@@ -24,14 +24,14 @@ class Wire:
         self.waiting: list[Cursor] = []
         self.session: NativeSession
 
-    def write(self, data: Piece) -> None:
+    def write(self, data: SendBuffer) -> None:
         self.out += bytes(data)
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         self.write(piece)
         return len(piece)
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         raise AssertionError("this wire takes everything")
 
     def push(self, subscription: BrokerSubscription, pieces: Iterable[memoryview]) -> None:
@@ -41,7 +41,7 @@ class Wire:
         for piece in pieces:
             self.write(piece)
 
-    def respond(self, buffers: list[Piece]) -> None:
+    def respond(self, buffers: list[SendBuffer]) -> None:
         for buffer in buffers:
             self.write(buffer)
 

@@ -16,7 +16,7 @@ import fanlog
 from fanlog.config import Config
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.app import ROUTES
-from fanlog.listeners.web.operations import Operation
+from fanlog.listeners.web.operations import SocketOperation
 from fanlog.listeners.web.session import HANDLERS
 from fanlog.node import Node
 from fanlog.security.rules import forbidden
@@ -282,7 +282,7 @@ OPERATIONS: dict[str, tuple[dict[str, Any], Asked | None]] = {
 def test_every_operation_has_its_verb_here() -> None:
     kinds = {kind.__struct_config__.tag for kind in HANDLERS}
     assert kinds <= set(OPERATIONS), f"Add to OPERATIONS: {kinds - set(OPERATIONS)}"
-    assert {kind.__struct_config__.tag for kind in Operation.__args__} <= set(OPERATIONS)
+    assert {kind.__struct_config__.tag for kind in SocketOperation.__args__} <= set(OPERATIONS)
 
 
 async def test_an_operation_is_refused_without_its_verb() -> None:

@@ -7,9 +7,9 @@ import pytest
 from fanlog.errors import InvalidArgumentError
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines import PipelineOption
-from fanlog.spark.pipelines.kinds import Kind, check_value, wanted_topics
+from fanlog.spark.pipelines.kinds import OptionKind, check_value, wanted_topics
 
-FITTING: list[tuple[Kind, str]] = [
+FITTING: list[tuple[OptionKind, str]] = [
     ("text", "?"),
     ("number", "0"),
     ("number", "134217728"),
@@ -28,7 +28,7 @@ FITTING: list[tuple[Kind, str]] = [
     ("topics", "orders, payments"),
     ("topics", "orders.>"),
 ]
-WRONG: list[tuple[Kind, str]] = [
+WRONG: list[tuple[OptionKind, str]] = [
     ("number", "-1"),
     ("number", "1.5"),
     ("number", "\u0663"),
@@ -51,12 +51,12 @@ WRONG: list[tuple[Kind, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "value"), FITTING)
-def test_a_value_that_fits(kind: Kind, value: str) -> None:
+def test_a_value_that_fits(kind: OptionKind, value: str) -> None:
     check_value("some", PipelineOption("", default="x", kind=kind), value)
 
 
 @pytest.mark.parametrize(("kind", "value"), WRONG)
-def test_a_value_that_does_not_fit_is_told_with_what_would(kind: Kind, value: str) -> None:
+def test_a_value_that_does_not_fit_is_told_with_what_would(kind: OptionKind, value: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"The option 'some' is '.*': give \w+"):
         check_value("some", PipelineOption("", default="x", kind=kind), value)
 

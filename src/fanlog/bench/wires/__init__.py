@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanlog.bench.systems import Kind, Listener
+from fanlog.bench.systems import Listener, SystemKind
 from fanlog.bench.wires.base import AckedWire, AnsweredWire
 from fanlog.bench.wires.fanlog import FanlogFanout, FanlogTopic
 from fanlog.bench.wires.nats import NatsFanout, NatsStream
@@ -11,7 +11,7 @@ from fanlog.model import DurabilityName
 
 
 def fanout_wire(
-    kind: Kind, payload_bytes: int, batch: int, listener: Listener = "native"
+    kind: SystemKind, payload_bytes: int, batch: int, listener: Listener = "native"
 ) -> AnsweredWire:
     """The wire for publish/subscribe; only Fanlog's own knows batches."""
     payload = make_payload(payload_bytes)
@@ -23,7 +23,7 @@ def fanout_wire(
 
 
 def acked_wire(
-    kind: Kind, payload_bytes: int, batch: int, durability: DurabilityName, partitions: int
+    kind: SystemKind, payload_bytes: int, batch: int, durability: DurabilityName, partitions: int
 ) -> AckedWire:
     """The wire for acknowledged publishing; batch, durability and partitions are for Fanlog."""
     payload = make_payload(payload_bytes)

@@ -41,8 +41,8 @@ _IDLE_RATE = 1e-3
 
 # What tells entries apart is in their first three values.
 Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
-_Counts = tuple[int, int, int]
-_NOTHING: _Counts = (0, 0, 0)
+_QueueCounts = tuple[int, int, int]
+_NOTHING: _QueueCounts = (0, 0, 0)
 
 
 class MetricScan:
@@ -109,7 +109,7 @@ class _RankedTopic(NamedTuple):
     kept_bytes: int
     number: int
     topic: BrokerTopic
-    grown: _Counts
+    grown: _QueueCounts
 
 
 class _TopicScan:
@@ -118,7 +118,7 @@ class _TopicScan:
         self._named_max = named_max
         # What topics have published while they were not named: messages, bytes, and what their
         # readers missed.
-        self._others: _Counts = (0, 0, 0)
+        self._others: _QueueCounts = (0, 0, 0)
         self._missed: dict[int, int] = {}
 
     def steps(self, scan: MetricScan, seconds: float) -> Iterator[None]:
@@ -150,7 +150,9 @@ class _TopicScan:
         named = [topic_metrics(one.topic) for one in best]
         scan.topics = (*named, self._sum_up(scan, best, named, grown, kept))
 
-    def _growth(self, topic: BrokerTopic, messages: int, missed_before: dict[int, int]) -> _Counts:
+    def _growth(
+        self, topic: BrokerTopic, messages: int, missed_before: dict[int, int]
+    ) -> _QueueCounts:
         """What was published to a topic, and missed by its readers, since the last scan."""
         more = max(0, messages - topic.seen_messages)
         more_bytes = topic.published_bytes - topic.seen_bytes
@@ -165,8 +167,8 @@ class _TopicScan:
         scan: MetricScan,
         best: list[_RankedTopic],
         named: list[TopicMetrics],
-        grown: _Counts,
-        kept: _Counts,
+        grown: _QueueCounts,
+        kept: _QueueCounts,
     ) -> TopicMetrics:
         """All that are not named."""
         for one, found in zip(best, named, strict=True):
@@ -252,14 +254,14 @@ class _Queues:
         self._broker = broker
         self._named_max = named_max
         # What queues have counted while they were not named: delivered, redelivered, dead letters.
-        self._others: _Counts = (0, 0, 0)
-        self._counted: dict[str, _Counts] = {}
+        self._others: _QueueCounts = (0, 0, 0)
+        self._counted: dict[str, _QueueCounts] = {}
 
     def steps(self, scan: MetricScan) -> Iterator[None]:
         best: list[tuple[int, str, QueueMetrics]] = []
         sums = held = (0, 0, 0)
         before, self._counted = self._counted, {}
-        grown: dict[str, _Counts] = {}
+        grown: dict[str, _QueueCounts] = {}
         for queue in self._broker.queues.every():
             yield
             found = queue_metrics(queue)
@@ -331,7 +333,7 @@ def sizes_of(topic: BrokerTopic) -> tuple[int, int, int, int]:
     return messages, kept_messages, kept_bytes, readers
 
 
-def _take_rates(topic: BrokerTopic, more: _Counts, seconds: float, weight: float) -> None:
+def _take_rates(topic: BrokerTopic, more: _QueueCounts, seconds: float, weight: float) -> None:
     """Moves a topic's average rates. One that is idle for long has none. What was there at the
     first scan says nothing of a rate."""
     if not seconds:
@@ -414,16 +416,16 @@ def queue_metrics(queue: Queue) -> QueueMetrics:
     )
 
 
-def _growth(now: _Counts, then: _Counts) -> _Counts:
+def _growth(now: _QueueCounts, then: _QueueCounts) -> _QueueCounts:
     """What was counted since. A queue that was deleted and made again begins at 0."""
     return now if now[0] < then[0] else _minus(now, then)
 
 
-def _plus(one: _Counts, other: _Counts) -> _Counts:
+def _plus(one: _QueueCounts, other: _QueueCounts) -> _QueueCounts:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-def _minus(one: _Counts, other: _Counts) -> _Counts:
+def _minus(one: _QueueCounts, other: _QueueCounts) -> _QueueCounts:
     """Never below 0: what is taken off may be of a moment later."""
     return max(0, one[0] - other[0]), max(0, one[1] - other[1]), max(0, one[2] - other[2])
 

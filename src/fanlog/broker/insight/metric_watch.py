@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.insight.metric_scan import group_lag, is_nameless, queue_metrics, topic_metrics
 from fanlog.model import GROUP_PREFIX
-from fanlog.telemetry.history_series import Owner
+from fanlog.telemetry.history_series import SeriesOwner
 from fanlog.telemetry.snapshot import GroupMetrics, NamedMetrics, QueueMetrics, TopicMetrics
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def watch_steps(
-    broker: BrokerCore, wanted: Iterable[tuple[Owner, str]]
+    broker: BrokerCore, wanted: Iterable[tuple[SeriesOwner, str]]
 ) -> Generator[None, None, NamedMetrics]:
     """Looks at those that are there."""
     topics: list[TopicMetrics] = []

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Runtime
     from fanlog.log.partition import PartitionLog
     from fanlog.telemetry.history_keeper import MetricHistory
-    from fanlog.telemetry.history_series import Owner
+    from fanlog.telemetry.history_series import SeriesOwner
     from fanlog.telemetry.snapshot import NamedMetrics
 
 logger = logging.getLogger("fanlog.broker")
@@ -139,7 +139,7 @@ class Metrics:
             await self._look_if_due(rest_us=0)
         return await self._assemble()
 
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics:
+    async def watched(self, wanted: Iterable[tuple[SeriesOwner, str]]) -> NamedMetrics:
         """Some topics, groups and queues as they are now, by their names."""
         return await self._broker.slices.result(watch_steps(self._broker, wanted))
 

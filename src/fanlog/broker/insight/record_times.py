@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fanlog.broker.messages.topics import Partition
 
 # Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
-_Key = tuple[int, int, int]
+_RecordKey = tuple[int, int, int]
 # A record, as it is asked about.
 Asked = tuple["Partition", int]
 
@@ -33,8 +33,8 @@ UNREADABLE = 0
 class RecordTimes:
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
-        self._newer: dict[_Key, int] = {}
-        self._older: dict[_Key, int] = {}
+        self._newer: dict[_RecordKey, int] = {}
+        self._older: dict[_RecordKey, int] = {}
 
     def maybe_time(self, partition: Partition, offset: int) -> int | None:
         """When the record was appended, in microseconds; None if it has to be read from disk."""
@@ -63,7 +63,7 @@ class RecordTimes:
             for (partition, offset, _), time_us in zip(some, found, strict=True):
                 self._keep((partition.topic.number, partition.index, offset), time_us)
 
-    def _keep(self, key: _Key, time_us: int) -> None:
+    def _keep(self, key: _RecordKey, time_us: int) -> None:
         if len(self._newer) >= _KEPT_MAX:
             self._older, self._newer = self._newer, {}
         self._newer[key] = time_us

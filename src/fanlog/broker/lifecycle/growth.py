@@ -8,9 +8,9 @@ are not there. Nobody looks at them, and they are right when the topic grows aft
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.broker.lifecycle.raising import TopicDone
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.settings import changed
 from fanlog.errors import (
@@ -25,8 +25,6 @@ from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-
-Done = Callable[[BrokerTopic | FanlogError], None]
 
 
 def wanted_growth(topic: BrokerTopic, partitions: int) -> TopicSettings | None:
@@ -54,7 +52,7 @@ def grow(
     topic: BrokerTopic,
     partitions: int,
     positions_max: int,
-    done: Done,
+    done: TopicDone,
     *,
     prepared: frozenset[str] = frozenset(),
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Runtime
     from fanlog.log.store import LogStore
 
-Done = Callable[[BrokerTopic | FanlogError], None]
+TopicDone = Callable[[BrokerTopic | FanlogError], None]
 
 
 class Raising:
@@ -38,7 +38,7 @@ class Raising:
         self._runtime = runtime
         self._waiting: dict[BrokerTopic, deque[Callable[[], None]]] = {}
 
-    def postpones(self, topic: BrokerTopic, call: Callable[[], None], done: Done) -> bool:
+    def postpones(self, topic: BrokerTopic, call: Callable[[], None], done: TopicDone) -> bool:
         """Whether another change of a topic has to wait: then `call` makes it later, and `done`
         hears what it raises."""
         waiting = self._waiting.get(topic)
@@ -56,7 +56,7 @@ class Raising:
         waiting.append(later)
         return True
 
-    def begin(self, topic: BrokerTopic, settings: TopicSettings, done: Done) -> None:
+    def begin(self, topic: BrokerTopic, settings: TopicSettings, done: TopicDone) -> None:
         """Gives a topic these settings, of which the durability is fsync and was os. Raises what
         speaks against it at once."""
         # The journal may have to be made, for which there may be no room.
@@ -73,7 +73,7 @@ class Raising:
 
         self._runtime.in_background(lambda: self._store.save_raised(topic.stored, settings), synced)
 
-    def _switch(self, topic: BrokerTopic, settings: TopicSettings, done: Done) -> None:
+    def _switch(self, topic: BrokerTopic, settings: TopicSettings, done: TopicDone) -> None:
         # What has come in by now is acknowledged as os.
         self._turns.end()
         self._store.raised(topic.stored, settings)
@@ -93,7 +93,7 @@ class Raising:
             return result
         return FanlogError(f"Syncing {topic.name} failed: {result!r}. Please report this.")
 
-    def _end(self, topic: BrokerTopic, result: BrokerTopic | FanlogError, done: Done) -> None:
+    def _end(self, topic: BrokerTopic, result: BrokerTopic | FanlogError, done: TopicDone) -> None:
         waiting = self._waiting.pop(topic)
         done(_deleted(topic) if topic.deleted else result)
         while waiting:

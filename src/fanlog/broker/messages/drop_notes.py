@@ -79,7 +79,7 @@ class _DropNote:
 
 # A reader is its subscription; a queue is known by its name, and has many.
 _Reader = BrokerSubscription | str | None
-_Key = tuple[Partition, _Reader, GapReason | DropKind]
+_NoteKey = tuple[Partition, _Reader, GapReason | DropKind]
 
 
 class DropNotes:
@@ -88,7 +88,7 @@ class DropNotes:
     def __init__(self, pending_max: int, now_us: Callable[[], int]) -> None:
         self._pending_max = pending_max
         self._now_us = now_us
-        self._notes: dict[_Key, _DropNote] = {}
+        self._notes: dict[_NoteKey, _DropNote] = {}
         self._more: _DropNote | None = None
         # Since the start, by kind: how often readers missed something, and how many records.
         self.times: dict[str, int] = {}

@@ -29,7 +29,7 @@ from fanlog.format.web_views import RecordView, Where, snapshot_chunks
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import BrokerTopic, Partition
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.format.messages import Joined, Notice
     from fanlog.format.web import Pairs
     from fanlog.model import Gap
@@ -161,14 +161,14 @@ class _LatestTable:
     def entries(self) -> dict[bytes, LatestEntry]:
         return self._entries
 
-    def send(self, piece: Piece) -> int:
+    def send(self, piece: SendBuffer) -> int:
         self._take([memoryview(piece)], piece)
         return len(piece)
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         self._take(pieces)
 
-    def _take(self, pieces: list[memoryview], fresh: Piece | None = None) -> None:
+    def _take(self, pieces: list[memoryview], fresh: SendBuffer | None = None) -> None:
         broker, name = self._tables.broker, self._partition.topic.name
         unpacker = broker.unpacker
         if fresh is not None and isinstance(fresh, bytes):
@@ -240,7 +240,7 @@ class _LatestTable:
     def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self._tables.drop(self, error)
 
-    def hold(self, piece: Piece, sent: int) -> None: ...
+    def hold(self, piece: SendBuffer, sent: int) -> None: ...
     def lost(self, fault: Exception) -> None: ...
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...

@@ -13,16 +13,16 @@ from fanlog.broker.ports import Runtime
 from fanlog.log.partition import Block
 from fanlog.log.patience import a_few_times
 
-Done = Callable[[Block | Exception], None]
+BlockDone = Callable[[Block | Exception], None]
 # Topic, partition, offset, and how much is wanted.
-_Key = tuple[int, int, int, int]
+_BlockKey = tuple[int, int, int, int]
 
 
 class BlockSource(Protocol):
     """Where blocks come from that are not at hand."""
 
     def read_block(
-        self, partition: Partition, offset: int, bytes_wanted: int, done: Done
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
     ) -> None: ...
 
 
@@ -32,7 +32,9 @@ class _Files:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
         log, end = partition.log, partition.visible_end
         self._runtime.in_thread(
             lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"), done
@@ -45,11 +47,13 @@ class Loader:
     ) -> None:
         self._source = source or _Files(runtime)
         self._cache_bytes_max = cache_bytes_max
-        self._cache: OrderedDict[_Key, Block] = OrderedDict()
+        self._cache: OrderedDict[_BlockKey, Block] = OrderedDict()
         self._cache_bytes = 0
-        self._loading: dict[_Key, list[Done]] = {}
+        self._loading: dict[_BlockKey, list[BlockDone]] = {}
 
-    def load(self, partition: Partition, offset: int, done: Done, bytes_wanted: int = 0) -> None:
+    def load(
+        self, partition: Partition, offset: int, done: BlockDone, bytes_wanted: int = 0
+    ) -> None:
         """Hands the block that begins with the batch of `offset`, or the error, to `done`."""
         key = (partition.topic.number, partition.index, offset, bytes_wanted)
         block = self._cache.get(key)
@@ -72,7 +76,7 @@ class Loader:
         for key in [key for key in self._cache if key[:2] == place]:
             self._cache_bytes -= len(self._cache.pop(key).data)
 
-    def _loaded(self, key: _Key, result: Block | Exception) -> None:
+    def _loaded(self, key: _BlockKey, result: Block | Exception) -> None:
         if isinstance(result, Block):
             self._cache[key] = result
             self._cache_bytes += len(result.data)

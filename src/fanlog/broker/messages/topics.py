@@ -18,7 +18,7 @@ from fanlog.broker.authority import Permit
 from fanlog.broker.messages.producers import Producer
 from fanlog.broker.messages.topic_limits import TopicLimits
 from fanlog.broker.messages.wire_forms import AnyView
-from fanlog.broker.ports import Origin, Piece, Reader
+from fanlog.broker.ports import Origin, Reader, SendBuffer
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Position
 from fanlog.identity import Verb
@@ -205,11 +205,11 @@ class Outlet(Protocol):
     waiting: list[Cursor]
 
     @property
-    def send(self) -> Callable[[Piece], int]:
+    def send(self) -> Callable[[SendBuffer], int]:
         """The raw send: how much of the piece was taken, or BlockingIOError."""
         ...
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
         ...
 

@@ -38,7 +38,7 @@ _FOLLOWED_MAX = 1024
 # trace would be nothing else.
 _LATE_SPANS_MAX = 8
 
-Take = Callable[[bytes, int, "Origin"], int]
+TakeBatch = Callable[[bytes, int, "Origin"], int]
 _NEXT = attrgetter("next")
 
 
@@ -121,7 +121,7 @@ class Traces:
         if kept:
             self._follow(TracedBatch(noted, kept))
 
-    def take_some(self, data: bytes, at: int, origin: Origin, take: Take, find: Find) -> int:
+    def take_some(self, data: bytes, at: int, origin: Origin, take: TakeBatch, find: Find) -> int:
         """Takes the whole batches from `at` on, and begins a trace with some of those that belong
         to none."""
         sampled = self.sampled

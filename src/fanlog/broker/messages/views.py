@@ -31,7 +31,7 @@ from fanlog.format.web_views import Decoded, RecordView
 
 logger = logging.getLogger("fanlog.broker")
 
-_Key = tuple[AnyView, int, int]
+_ViewKey = tuple[AnyView, int, int]
 # What an entry of the cache costs beside its bytes.
 _ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
@@ -48,14 +48,14 @@ class Renderer:
     def __init__(self, cache_bytes_max: int, notes: DropNotes, unpacker: Unpacker) -> None:
         self._notes = notes
         self._unpacker = unpacker
-        self._rendering: dict[_Key, list[Rendered]] = {}
+        self._rendering: dict[_ViewKey, list[Rendered]] = {}
         self._runs: list[tuple[Partition, Values]] = []
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
         self._decoded: dict[Partition, tuple[bytes, Decoded]] = {}
         self._composed: dict[tuple[ViewKey, ...], tuple[bytes, int]] = {}
         self._cache_bytes_max = cache_bytes_max
-        self._cache: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
+        self._cache: OrderedDict[_ViewKey, tuple[int, bytes]] = OrderedDict()
         self._cache_bytes = 0
 
     # What has just been published
@@ -195,14 +195,14 @@ class Renderer:
         self._unpacker.in_thread(work, render, rendered)
         return next_offset
 
-    def _known(self, key: _Key, size: int) -> memoryview | None:
+    def _known(self, key: _ViewKey, size: int) -> memoryview | None:
         known = self._cache.get(key)
         if known is None or known[0] != size:
             return None
         self._cache.move_to_end(key)
         return memoryview(known[1])
 
-    def _keep(self, key: _Key, size: int, rendered: bytes) -> memoryview:
+    def _keep(self, key: _ViewKey, size: int, rendered: bytes) -> memoryview:
         self._forget(key)
         self._cache[key] = (size, rendered)
         self._cache_bytes += len(rendered) + _ENTRY_BYTES
@@ -232,7 +232,7 @@ class Renderer:
             if self._notes.note(partition, first, next, DropKind.UNREADABLE, records=lost):
                 logger.warning("%s is not shown in full: %s", partition.name, fault)
 
-    def _forget(self, key: _Key) -> None:
+    def _forget(self, key: _ViewKey) -> None:
         gone = self._cache.pop(key, None)
         if gone is not None:
             self._cache_bytes -= len(gone[1]) + _ENTRY_BYTES
@@ -284,7 +284,7 @@ def _rendered(views: Sequence[View], values: Values) -> bytes:
     return b"".join(view.render((value,)) for value in values for view in views)
 
 
-def _key(partition: Partition, view: AnyView, piece: memoryview, first_offset: int) -> _Key:
+def _key(partition: Partition, view: AnyView, piece: memoryview, first_offset: int) -> _ViewKey:
     base_offset = read_header(piece).base_offset
     # Values have no offsets: a view over them shows the whole piece.
     begin = max(base_offset, first_offset) if isinstance(view, RecordView) else base_offset

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-from fanlog.broker.queues.spans import Range
+from fanlog.broker.queues.spans import OffsetRange
 from fanlog.format.header import BATCH_BYTES_MIN, CODEC_BITS, PACKING_AT, BatchHeader, read_header
 
 # All that is looked at of a batch without a priority.
@@ -29,7 +29,7 @@ class Ahead:
 
     def __init__(self, start: int, runs_max: int) -> None:
         self.until = start
-        self._runs: dict[int, deque[Range]] = {}
+        self._runs: dict[int, deque[OffsetRange]] = {}
         self._runs_max = runs_max
         self._count = 0
         # What it was given and has not read; and where in the first of them it is.
@@ -96,7 +96,7 @@ class Ahead:
             self.until = offset
             self.give(())
 
-    def first(self, priority: int) -> Range | None:
+    def first(self, priority: int) -> OffsetRange | None:
         runs = self._runs.get(priority)
         return runs[0] if runs else None
 
@@ -111,7 +111,7 @@ class Ahead:
             runs.popleft()
             self._count -= 1
 
-    def runs(self) -> Iterator[tuple[int, Range]]:
+    def runs(self) -> Iterator[tuple[int, OffsetRange]]:
         """All of them, with their priorities."""
         for priority, runs in self._runs.items():
             for run in runs:

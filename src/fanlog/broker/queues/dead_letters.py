@@ -6,11 +6,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.messages.topics import BrokerTopic, Partition
-from fanlog.broker.queues.spans import Range
+from fanlog.broker.queues.spans import OffsetRange
 from fanlog.errors import (
     DamagedError,
     FanlogError,
@@ -28,6 +28,7 @@ from fanlog.format.dead_letters import (
 )
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.format.header import read_header
+from fanlog.log.commit import Done
 from fanlog.model import MIB
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-Done = Callable[[FanlogError | None], None]
 # A batch of letters is no larger, unless a single one is. A lease may be of a million jobs.
 _LETTERS_MAX = 1000
 _LETTERS_BYTES = 1 * MIB
@@ -46,7 +46,7 @@ class DeadJobs:
 
     __slots__ = ("deliveries", "first", "next", "partition", "queue", "reason", "topic", "worker")
 
-    def __init__(self, queue: str, topic: str, partition: Partition, range: Range) -> None:
+    def __init__(self, queue: str, topic: str, partition: Partition, range: OffsetRange) -> None:
         self.queue = queue
         self.topic = topic or TOPIC_PREFIX + partition.topic.name
         self.partition = partition

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fanlog.broker.queues.key_order import KeyOrder
-from fanlog.broker.queues.spans import JobSpan, JobState, Range, Spans, joined
+from fanlog.broker.queues.spans import JobSpan, JobState, OffsetRange, Spans, joined
 
 # Entries of a heap that mean nothing any more are cleared out once there are so many.
 _STALE_MAX = 1024
@@ -17,7 +17,7 @@ _STALE_MAX = 1024
 # By time: ranges of jobs that may be in a state then.
 _Heap = list[tuple[int, int, int]]
 # When jobs that have failed may be tried again: asked with how often, and the first offset.
-Due = Callable[[int, int], int]
+RetryTime = Callable[[int, int], int]
 
 
 def _never(failures: int, first: int) -> int:
@@ -90,7 +90,7 @@ class Jobs:
 
     # Handing out
 
-    def due(self, now_us: int, priority: int = 0) -> Range | None:
+    def due(self, now_us: int, priority: int = 0) -> OffsetRange | None:
         """The first jobs that wait and may go out now, all of the same state. With a priority,
         those that have it and were handed out before."""
         heap = self._urgent.get(priority, []) if priority else self._due
@@ -105,10 +105,10 @@ class Jobs:
             heapq.heappop(heap)
         return None
 
-    def oldest(self, now_us: int) -> Range | None:
+    def oldest(self, now_us: int) -> OffsetRange | None:
         """Of the jobs that wait and may go out now those that have waited longest, whatever their
         priority."""
-        found: tuple[int, Range] | None = None
+        found: tuple[int, OffsetRange] | None = None
         for priority in (0, *self._urgent):
             due = self.due(now_us, priority)
             if due is not None:
@@ -127,11 +127,11 @@ class Jobs:
                 due_us = heap[0][0]
         return due_us
 
-    def ready(self, first: int, next: int, priority: int, now_us: int) -> Range | None:
+    def ready(self, first: int, next: int, priority: int, now_us: int) -> OffsetRange | None:
         """The first jobs between the two, which have this priority, that may go out now. Those
         that have to wait for it are looked for by `due` from now on."""
-        waits: list[Range] = []
-        ready: Range | None = None
+        waits: list[OffsetRange] = []
+        ready: OffsetRange | None = None
         for span in self.spans.within(first, min(next, self.next)):
             if span.state is JobState.WAITING:
                 found = max(first, span.first), min(next, span.next)
@@ -187,7 +187,7 @@ class Jobs:
 
     # Outcomes
 
-    def finish(self, first: int, next: int) -> list[Range]:
+    def finish(self, first: int, next: int) -> list[OffsetRange]:
         """Jobs are done, whoever did them. Returns those that were done or dead before, or were
         never handed out."""
         late = self._outside(first, next)
@@ -199,7 +199,7 @@ class Jobs:
         self._finished(first, next)
         return late
 
-    def finish_earlier(self, first: int, next: int) -> list[Range]:
+    def finish_earlier(self, first: int, next: int) -> list[OffsetRange]:
         """The same for jobs that were handed out before a restart, which may be all there are."""
         self._reach(next)
         return self.finish(first, next)
@@ -208,7 +208,7 @@ class Jobs:
         """Parts of the leases that a worker has between the two."""
         return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
 
-    def dead(self, first: int, next: int) -> list[Range]:
+    def dead(self, first: int, next: int) -> list[OffsetRange]:
         """What between the two is on its way to the dead letters."""
         return [
             (span.first, span.next)
@@ -222,10 +222,10 @@ class Jobs:
         first: int,
         next: int,
         *,
-        due: Due,
+        due: RetryTime,
         reason: str,
         deliveries_max: int,
-    ) -> tuple[list[JobSpan], list[Range]]:
+    ) -> tuple[list[JobSpan], list[OffsetRange]]:
         """A worker gives up on jobs. Returns those that have failed too often, and are dead,
         and those that the worker did not have."""
         dead: list[JobSpan] = []
@@ -239,11 +239,11 @@ class Jobs:
 
     def reject(
         self, worker: str, first: int, next: int, reason: str
-    ) -> tuple[list[JobSpan], list[Range]]:
+    ) -> tuple[list[JobSpan], list[OffsetRange]]:
         """The same, and all of them are dead."""
         return self.fail(worker, first, next, due=_never, reason=reason, deliveries_max=0)
 
-    def extend(self, worker: str, first: int, next: int, deadline_us: int) -> list[Range]:
+    def extend(self, worker: str, first: int, next: int, deadline_us: int) -> list[OffsetRange]:
         """Moves the end of a worker's leases. Returns those that it does not have."""
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
@@ -274,7 +274,7 @@ class Jobs:
 
     # Time, and workers that go
 
-    def expire(self, now_us: int, due: Due, deliveries_max: int) -> Expired:
+    def expire(self, now_us: int, due: RetryTime, deliveries_max: int) -> Expired:
         """Takes back leases that ran out."""
         expired = Expired([], [], set())
         while self._deadlines and self._deadlines[0][0] <= now_us:
@@ -287,7 +287,7 @@ class Jobs:
                     (expired.dead if dead else expired.again).append(span)
         return expired
 
-    def release(self, worker: str, kept: Iterable[Range] = ()) -> int:
+    def release(self, worker: str, kept: Iterable[OffsetRange] = ()) -> int:
         """Gives back what a worker has, but for what is kept; its failures do not rise. Returns
         how many jobs that were."""
         keep: set[int] = set()
@@ -323,7 +323,7 @@ class Jobs:
 
     # What survives
 
-    def done_ranges(self) -> list[Range]:
+    def done_ranges(self) -> list[OffsetRange]:
         return [(s.first, s.next) for s in self.spans if s.state is JobState.DONE]
 
     def failures(self) -> list[JobFailure]:
@@ -333,7 +333,7 @@ class Jobs:
             if s.failures and s.state is not JobState.DONE
         ]
 
-    def restore(self, done: Iterable[Range], failures: Iterable[JobFailure]) -> None:
+    def restore(self, done: Iterable[OffsetRange], failures: Iterable[JobFailure]) -> None:
         """Takes in what a ledger says; `restored` ends it."""
         for failure in failures:
             self._reach(failure.next)
@@ -370,13 +370,13 @@ class Jobs:
             self.waiting += len(span)
             self._push_due(span)
 
-    def _outside(self, first: int, next: int) -> list[Range]:
+    def _outside(self, first: int, next: int) -> list[OffsetRange]:
         """What of a range is below the floor, or was never handed out."""
         below = first, min(next, self.floor)
         above = max(first, self.next), next
         return [part for part in (below, above) if part[0] < part[1]]
 
-    def _failed(self, span: JobSpan, due: Due, reason: str, deliveries_max: int) -> bool:
+    def _failed(self, span: JobSpan, due: RetryTime, reason: str, deliveries_max: int) -> bool:
         """True if the span's jobs are dead now."""
         span.failures += 1
         span.reason = reason

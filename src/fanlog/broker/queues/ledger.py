@@ -11,7 +11,7 @@ import msgspec
 
 from fanlog.broker.clocks import SECOND_US, Clocks
 from fanlog.broker.queues.jobs import InHand, JobFailure, Jobs
-from fanlog.broker.queues.spans import Range, joined
+from fanlog.broker.queues.spans import OffsetRange, joined
 from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
 from fanlog.model import QueueSettings
 
@@ -61,7 +61,7 @@ class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     floor: int | None
-    done: list[Range] = []
+    done: list[OffsetRange] = []
     failures: list[_Failure] = []
     epoch: int = 0
 
@@ -99,14 +99,14 @@ class _Queue(msgspec.Struct, frozen=True, array_like=True):
 
 # A queue's own entry has no topic; each of a partition's has a sequence of its own, because each
 # counts.
-_Key = tuple[str, str, int, int]
+_PartitionKey = tuple[str, str, int, int]
 # What it means that entries are lost.
 _LOSS = (
     "jobs that were done or have failed since may be handed out again, and a queue without an "
     "entry in a topic begins with the topic's earliest message"
 )
 _encode = msgspec.msgpack.Encoder().encode
-_decode_key = msgspec.msgpack.Decoder(_Key).decode
+_decode_key = msgspec.msgpack.Decoder(_PartitionKey).decode
 _decode_partition = msgspec.msgpack.Decoder(_PartitionEntry).decode
 _decode_queue = msgspec.msgpack.Decoder(_Queue).decode
 
@@ -197,7 +197,7 @@ class QueueLedger:
         self,
         name: str,
         stored: StoredQueuePartition,
-        done: Sequence[Range],
+        done: Sequence[OffsetRange],
         failures: Sequence[JobFailure],
     ) -> tuple[bytes, bytes]:
         """What has changed in a partition."""

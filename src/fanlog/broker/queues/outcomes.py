@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
-from fanlog.broker.queues.jobs import Due, JobFailure
+from fanlog.broker.queues.jobs import JobFailure, RetryTime
 from fanlog.broker.queues.queue import Queue, QueueWorker
 from fanlog.broker.queues.queue_partition import QueuePartition
-from fanlog.broker.queues.spans import JobSpan, Range
+from fanlog.broker.queues.spans import JobSpan, OffsetRange
 from fanlog.broker.state.ledger import Entry
 from fanlog.errors import FanlogError
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
 from fanlog.model import Durability
 
-Answer = Callable[[Settled | FanlogError], None]
+SettleAnswer = Callable[[Settled | FanlogError], None]
 _MS_US = 1000
 # Longest time that an outcome can ask for: a day.
 _DELAY_MS_MAX = 86_400_000
@@ -38,7 +38,11 @@ class OutcomeHost(Protocol):
         ...
 
     def change_entry(
-        self, queue: Queue, part: QueuePartition, done: list[Range], failures: list[JobFailure]
+        self,
+        queue: Queue,
+        part: QueuePartition,
+        done: list[OffsetRange],
+        failures: list[JobFailure],
     ) -> Entry: ...
     def write(self, entries: list[Entry]) -> None:
         """Raises if they are not written."""
@@ -59,7 +63,7 @@ class OutcomeHost(Protocol):
 class _Request:
     __slots__ = ("answer", "late", "pending", "settle", "worker")
 
-    def __init__(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
+    def __init__(self, worker: QueueWorker, settle: Settle, answer: SettleAnswer) -> None:
         self.worker = worker
         self.settle = settle
         self.answer = answer
@@ -88,10 +92,10 @@ class _Change:
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.done: list[Range] = []
+        self.done: list[OffsetRange] = []
         self.failures: list[JobFailure] = []
         # What becomes a dead letter in this turn: an ack that comes behind it is late.
-        self.dead: list[Range] = []
+        self.dead: list[OffsetRange] = []
 
 
 class Outcomes:
@@ -99,7 +103,7 @@ class Outcomes:
         self._host = host
         self._requests: list[_Request] = []
 
-    def settle(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
+    def settle(self, worker: QueueWorker, settle: Settle, answer: SettleAnswer) -> None:
         """Takes a worker's outcomes into this turn."""
         if not self._requests:
             self._host.soon(self._turn)
@@ -203,7 +207,9 @@ class Outcomes:
             return max(part.jobs.next, part.partition.visible_end)
         return part.jobs.next
 
-    def _ack(self, request: _Request, part: QueuePartition, first: int, next: int) -> list[Range]:
+    def _ack(
+        self, request: _Request, part: QueuePartition, first: int, next: int
+    ) -> list[OffsetRange]:
         end = self._end(request, part)
         if end > part.jobs.next and first < end:
             late = part.jobs.finish_earlier(first, min(next, end))
@@ -261,9 +267,9 @@ class Outcomes:
         queue.stir(part)
 
 
-def _without(first: int, next: int, others: list[Range]) -> list[Range]:
+def _without(first: int, next: int, others: list[OffsetRange]) -> list[OffsetRange]:
     """What is left of a range without others."""
-    left: list[Range] = []
+    left: list[OffsetRange] = []
     for other_first, other_next in sorted(others):
         if first < min(other_first, next):
             left.append((first, min(other_first, next)))
@@ -276,7 +282,7 @@ def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
         request.durable(fault)
 
 
-def _due(queue: Queue, part: QueuePartition, outcome: JobOutcome, now_us: int) -> Due:
+def _due(queue: Queue, part: QueuePartition, outcome: JobOutcome, now_us: int) -> RetryTime:
     """When the jobs of a nack may be tried again: as the worker says, or by the queue's rule."""
     if outcome.delay_ms < 0:
         return queue.due(part, now_us)

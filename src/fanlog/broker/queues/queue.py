@@ -13,7 +13,7 @@ from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Parti
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.ports import Reader
-from fanlog.broker.queues.jobs import Due, InHand, Jobs
+from fanlog.broker.queues.jobs import InHand, Jobs, RetryTime
 from fanlog.broker.queues.ledger import StoredQueuePartition
 from fanlog.broker.queues.queue_partition import JobRun, QueuePartition
 from fanlog.broker.queues.ranks import Ranks
@@ -443,7 +443,7 @@ class Queue:
 
     # Time
 
-    def due(self, part: QueuePartition, now_us: int) -> Due:
+    def due(self, part: QueuePartition, now_us: int) -> RetryTime:
         """When jobs of a partition that fail now may be tried again, by the queue's rule."""
         settings = self.settings
         number, partition = part.partition.topic.number, part.partition.index

@@ -12,7 +12,7 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.queues.ahead import Ahead
 from fanlog.broker.queues.jobs import Jobs
-from fanlog.broker.queues.spans import Range
+from fanlog.broker.queues.spans import OffsetRange
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
 from fanlog.format.batch import Batch, split_batches
@@ -245,7 +245,7 @@ class QueuePartition:
             got = ()
         found.keys = got
 
-    def _wanted(self, now_us: int, *, oldest: bool) -> Range | None:
+    def _wanted(self, now_us: int, *, oldest: bool) -> OffsetRange | None:
         """Those that were handed out before come first."""
         urgent = None if self.ahead is None or oldest else self._most_urgent(now_us)
         if urgent is not None:
@@ -274,7 +274,7 @@ class QueuePartition:
         urgent = self._most_urgent(now_us)
         return 0 if urgent is None else urgent[0]
 
-    def _most_urgent(self, now_us: int) -> tuple[int, Range] | None:
+    def _most_urgent(self, now_us: int) -> tuple[int, OffsetRange] | None:
         """The most urgent jobs that may go out now, and their priority: those that were handed out
         before, then those that never were."""
         ahead, jobs = self.ahead, self.jobs

@@ -26,7 +26,7 @@ from fanlog.broker.queues.ledger import (
     no_queue_entry,
     queue_entry,
 )
-from fanlog.broker.queues.outcomes import Answer, Outcomes
+from fanlog.broker.queues.outcomes import Outcomes, SettleAnswer
 from fanlog.broker.queues.queue import Queue, QueueWorker, WorkerReader
 from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.broker.queues.reports import describe_queue, plan_queue_reset
@@ -38,7 +38,7 @@ from fanlog.broker.queues.rules import (
     start_of,
     takes_part,
 )
-from fanlog.broker.queues.spans import JobSpan, Range
+from fanlog.broker.queues.spans import JobSpan, OffsetRange
 from fanlog.broker.state.ledger import Entry
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -306,7 +306,7 @@ class Queues:
 
     def _keep(self, queue: Queue, worker: QueueWorker, holds: tuple[HeldJobs, ...]) -> None:
         """What a worker that comes back does not have was lost on its way: others may have it."""
-        kept: dict[tuple[int, int], list[Range]] = {}
+        kept: dict[tuple[int, int], list[OffsetRange]] = {}
         for held in holds:
             kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
         for place, part in queue.partitions.items():
@@ -424,7 +424,9 @@ class Queues:
 
     # Outcomes
 
-    def settle(self, subscription: BrokerSubscription, settle: Settle, answer: Answer) -> None:
+    def settle(
+        self, subscription: BrokerSubscription, settle: Settle, answer: SettleAnswer
+    ) -> None:
         """Takes a worker's outcomes; they are answered when they are written down."""
         worker = self._workers.get(subscription)
         if worker is None:
@@ -434,14 +436,14 @@ class Queues:
             )
         self._settle(worker, settle, answer)
 
-    def settle_kept(self, settle: Settle, answer: Answer) -> None:
+    def settle_kept(self, settle: Settle, answer: SettleAnswer) -> None:
         """The same for jobs of a worker that left the queue and kept them. One that has none any
         more is not known; its outcomes still count as far as they can."""
         queue = self._get(settle.queue)
         worker = queue.workers.get(settle.worker) or QueueWorker(queue, settle.worker)
         self._settle(worker, settle, answer)
 
-    def _settle(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
+    def _settle(self, worker: QueueWorker, settle: Settle, answer: SettleAnswer) -> None:
         most = self.options.queue_outcomes_max
         if len(settle.outcomes) > most:
             raise LimitError(
@@ -457,7 +459,11 @@ class Queues:
         self._outcomes.settle(worker, settle, answer)
 
     def change_entry(
-        self, queue: Queue, part: QueuePartition, done: list[Range], failures: list[JobFailure]
+        self,
+        queue: Queue,
+        part: QueuePartition,
+        done: list[OffsetRange],
+        failures: list[JobFailure],
     ) -> Entry:
         return self._ledger.change_entry(queue.name, queue.stored(part), done, failures)
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
-Range = tuple[int, int]
+OffsetRange = tuple[int, int]
 
 
 class JobState(IntEnum):
@@ -153,9 +153,9 @@ class Spans:
         self._spans.insert(i + 1, rest)
 
 
-def joined(ranges: Iterable[Range]) -> Iterator[Range]:
+def joined(ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
     """The same offsets in as few ranges as they need."""
-    current: Range | None = None
+    current: OffsetRange | None = None
     for first, next in sorted(ranges):
         if current is None or first > current[1]:
             if current is not None:

@@ -19,7 +19,7 @@ from fanlog.format.messages import ListScheduled, ScheduledPage
 from fanlog.format.schedules import RUN_PREFIX, decode_delayed, due_us_of
 from fanlog.model import MIB, PendingMessage
 
-Listed = Callable[[ScheduledPage | FanlogError], None]
+ListingDone = Callable[[ScheduledPage | FanlogError], None]
 
 _BEGIN = Due(-1, -1)
 # What is read for one page, unless a single message is larger.
@@ -62,7 +62,7 @@ class PendingListing:
         self._runtime = runtime
         self._epoch = epoch
 
-    def page(self, partition: Partition, wanted: ListScheduled, listed: Listed) -> None:
+    def page(self, partition: Partition, wanted: ListScheduled, listed: ListingDone) -> None:
         """Hands a page of the messages for a topic, or for all, to `listed`. It may have fewer
         than were asked for: those for other topics are left out."""
         count, topic = wanted.count, wanted.topic

@@ -38,7 +38,7 @@ class DelayedRecordsFound(NamedTuple):
     unread: list[int]
 
 
-Done = Callable[[DelayedRecordsFound | FanlogError], None]
+RecordsDone = Callable[[DelayedRecordsFound | FanlogError], None]
 
 
 class ScheduleRecords:
@@ -75,7 +75,7 @@ class ScheduleRecords:
             self._kept_bytes -= len(record.value)
 
     def read(
-        self, partition: Partition, offsets: Sequence[int], bytes_max: int, done: Done
+        self, partition: Partition, offsets: Sequence[int], bytes_max: int, done: RecordsDone
     ) -> None:
         """Hands the records at these offsets to `done`, in their order, up to about so many bytes.
         One that is not there any more, or is damaged, is left out."""

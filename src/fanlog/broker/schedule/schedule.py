@@ -16,7 +16,7 @@ from fanlog.broker.messages.intake import Intake
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.follower import ScheduleFollower
-from fanlog.broker.schedule.listing import Listed, PendingListing
+from fanlog.broker.schedule.listing import ListingDone, PendingListing
 from fanlog.broker.schedule.moves import SUPERSEDED_MAX, Moves
 from fanlog.broker.schedule.pending import MOMENT_US_MAX, Pending, PendingEntry, split_key
 from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
@@ -35,6 +35,7 @@ from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, time_range
 from fanlog.format.messages import AddSchedule, ListScheduled, ScheduledPage
 from fanlog.format.schedules import NONCE_BYTES, RUN_PREFIX, SCHEDULED_TOPIC, record_key
+from fanlog.log.commit import Done
 from fanlog.model import KIB, MIB, TopicSettings
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-Done = Callable[[FanlogError | None], None]
-Cancelled = Callable[[list[bool] | FanlogError], None]
+CancelDone = Callable[[list[bool] | FanlogError], None]
 
 _SECOND_US = 1_000_000
 _SETTINGS = TopicSettings(
@@ -377,7 +377,7 @@ class Schedule:
 
     # What clients ask
 
-    def cancel(self, ids: list[str], done: Cancelled) -> None:
+    def cancel(self, ids: list[str], done: CancelDone) -> None:
         """Takes messages back; of each, whether it was still there."""
         runs = [id for id in ids if id.startswith(RUN_PREFIX)]
         if runs:
@@ -425,7 +425,7 @@ class Schedule:
         moving = entry is not None and entry.offset in self.moves.moving
         return moving or id in self.recurring.changing
 
-    def page(self, wanted: ListScheduled, listed: Listed) -> None:
+    def page(self, wanted: ListScheduled, listed: ListingDone) -> None:
         """Hands a page of what waits to `listed`."""
 
         def ready() -> None:
@@ -440,7 +440,7 @@ class Schedule:
 
         self.when_ready(ready)
 
-    def _cancel(self, ids: list[str], done: Cancelled) -> None:
+    def _cancel(self, ids: list[str], done: CancelDone) -> None:
         found: dict[bytes, PendingEntry] = {}
         answers: list[bool] = []
         for id in (id.encode(errors="replace") for id in ids):

@@ -10,7 +10,7 @@ import msgspec
 
 from fanlog.broker.state.ledger import Ledger, LedgerHost
 from fanlog.errors import FormatError
-from fanlog.security.directory import Entry, KeyEntry, UserEntry
+from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 
 _LOSS = (
     "a key or user that was revoked may be among those that are left, so that none of them is let "
@@ -27,13 +27,13 @@ class AccountLedger:
 
     def __init__(self, host: LedgerHost) -> None:
         self._ledger = Ledger(host, "accounts", self._everything, _LOSS)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, AccountEntry] = {}
 
     def load(self) -> None:
         self._ledger.load(self._take)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[AccountEntry, ...]:
         return tuple(self._entries.values())
 
     @property
@@ -62,14 +62,14 @@ class AccountLedger:
             if entry is not None:
                 yield name.encode(), _encode(entry)
 
-    def put(self, entry: Entry, /) -> None:
+    def put(self, entry: AccountEntry, /) -> None:
         self._ledger.write([(entry.ledger_key.encode(), _encode(entry))])
         self._entries[entry.ledger_key] = entry
 
-    def remove(self, entry: Entry, /) -> None:
+    def remove(self, entry: AccountEntry, /) -> None:
         self._ledger.write([(entry.ledger_key.encode(), None)])
         self._entries.pop(entry.ledger_key, None)
 
-    def owe_removal(self, entry: Entry, /) -> None:
+    def owe_removal(self, entry: AccountEntry, /) -> None:
         self._ledger.write_or_owe([(entry.ledger_key.encode(), None)])
         self._entries.pop(entry.ledger_key, None)

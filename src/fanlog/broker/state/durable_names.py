@@ -46,7 +46,7 @@ _LOSS = (
     "have none from the earliest message on"
 )
 # Name, topic and partition.
-_Key = tuple[str, str, int]
+_PositionKey = tuple[str, str, int]
 
 
 class _Promise(NamedTuple):
@@ -66,7 +66,7 @@ class DurableNames:
         self._in_topic: dict[str, dict[str, int]] = {}
         # Numbers of deleted topics whose positions are being dropped.
         self._dead: set[int] = set()
-        self._promised: dict[_Key, _Promise] = {}
+        self._promised: dict[_PositionKey, _Promise] = {}
         self._ledger = Ledger(host, "cursors", self._everything, _LOSS)
         self.count = 0
 
@@ -195,7 +195,7 @@ class DurableNames:
                 self._uncount(name, topic)
         self._break_promises(broken, overtaken)
 
-    def _overtaken(self, keys: Iterable[_Key]) -> list[tuple[str, Position]]:
+    def _overtaken(self, keys: Iterable[_PositionKey]) -> list[tuple[str, Position]]:
         """What is to be written if the promises there are, if any, count no more."""
         return [
             (promised.mark, Position(_overtaken_topic(key[0], key[1]), key[2], 0))
@@ -204,7 +204,7 @@ class DurableNames:
         ]
 
     def _break_promises(
-        self, keys: Iterable[_Key], overtaken: Iterable[tuple[str, Position]]
+        self, keys: Iterable[_PositionKey], overtaken: Iterable[tuple[str, Position]]
     ) -> None:
         for key in keys:
             del self._promised[key]

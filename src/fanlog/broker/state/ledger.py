@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
-from fanlog.broker.state.ledger_reading import Take, read_ledger, snapshot_mark
+from fanlog.broker.state.ledger_reading import TakeEntry, read_ledger, snapshot_mark
 from fanlog.errors import DiskFullError, FanlogError
 from fanlog.format.batch import encode_batch
+from fanlog.log.commit import Done
 from fanlog.model import INTERNAL_PREFIX, KIB, TopicSettings
 
 logger = logging.getLogger("fanlog.broker")
 
 Entry = tuple[bytes, bytes | None]
-Done = Callable[[FanlogError | None], None]
 
 LEDGER_SETTINGS = TopicSettings(
     durability="fsync", segment_bytes=1024 * KIB, tail_bytes=4 * KIB, retention_seconds=0
@@ -135,7 +135,7 @@ class Ledger:
 
     # At a start
 
-    def load(self, take: Take) -> None:
+    def load(self, take: TakeEntry) -> None:
         """Hands every entry to `take`, in the order they were written. Never raises: what can't
         be read, or is not understood, is counted in `lost`."""
         partition = self._host.find_internal(self.name)

@@ -22,7 +22,7 @@ from fanlog.log.partition import PartitionLog
 
 logger = logging.getLogger("fanlog.broker")
 
-Take = Callable[[bytes, bytes | None], None]
+TakeEntry = Callable[[bytes, bytes | None], None]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_mark = msgspec.msgpack.Decoder(int).decode
@@ -50,7 +50,7 @@ def snapshot_mark(begins_at: int) -> bytes:
     return encode_batch([_encode(begins_at)])
 
 
-def read_ledger(log: PartitionLog, take: Take) -> LedgerContents:
+def read_ledger(log: PartitionLog, take: TakeEntry) -> LedgerContents:
     """Hands every entry that counts to `take`, in the order they were written."""
     marked = _find_snapshot(log)
     start = log.start_offset if marked is None else marked
@@ -105,7 +105,7 @@ def _walk(log: PartitionLog, offset: int) -> Iterator[tuple[BatchHeader, memoryv
         offset = block.next_offset
 
 
-def _take_all(log: PartitionLog, header: BatchHeader, data: memoryview, take: Take) -> int:
+def _take_all(log: PartitionLog, header: BatchHeader, data: memoryview, take: TakeEntry) -> int:
     """Hands a batch's entries on; how many of them nobody understands."""
     try:
         batch = Batch(data, header)

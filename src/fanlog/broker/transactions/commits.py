@@ -20,8 +20,8 @@ from fanlog.broker.transactions.intents import (
     MARK,
     MARK_AT,
     BatchAnswers,
+    CommitDone,
     Intent,
-    Outcome,
     TransactionCommit,
     decode_intent,
     encode_intent,
@@ -156,7 +156,7 @@ class TransactionCommits:
         """Whether a transaction of this id is committed."""
         return id in self._commits or id in self._ids
 
-    def when_stored(self, id: str, tell: Outcome) -> None:
+    def when_stored(self, id: str, tell: CommitDone) -> None:
         """Tells that an id was committed already, as soon as all of it is stored."""
         commit = self._commits.get(id)
         already = TransactionCommitted(id, already=True)
@@ -169,7 +169,7 @@ class TransactionCommits:
                 lambda outcome: tell(outcome if isinstance(outcome, FanlogError) else already)
             )
 
-    def begin(self, commit: TransactionCommit, tell: Outcome) -> None:
+    def begin(self, commit: TransactionCommit, tell: CommitDone) -> None:
         """Commits. Raises what the ledger raises; then it is not committed."""
         intent = commit.intent
 

@@ -22,7 +22,7 @@ from fanlog.log.staging import StagedBytes
 from fanlog.log.store import MEMORY_NUMBERS_FROM
 from fanlog.model import TRANSACTION_PREFIX
 
-Outcome = Callable[[TransactionCommitted | FanlogError], None]
+CommitDone = Callable[[TransactionCommitted | FanlogError], None]
 
 MARK_AT = ("", 0)
 MARK = (Position(*MARK_AT, 0),)
@@ -85,7 +85,7 @@ class TransactionCommit:
         self.intent = intent
         self.staged = staged
         self.pieces = _in_order(intent, staged)
-        self.waiting: list[Outcome] = []
+        self.waiting: list[CommitDone] = []
         self.recovered = False
         self.positioned = False
         self.stored = False

@@ -18,7 +18,7 @@ import msgspec
 from fanlog.broker.messages.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.transactions.commits import TransactionCommits
-from fanlog.broker.transactions.intents import Intent, Outcome, StagedPart, TransactionCommit
+from fanlog.broker.transactions.intents import CommitDone, Intent, StagedPart, TransactionCommit
 from fanlog.broker.transactions.listing import (
     TransactionInfo,
     public_number,
@@ -131,7 +131,7 @@ class Transactions:
         self._commits = TransactionCommits(broker, intake, options, runtime, self._folder)
         self._open: dict[str, _Open] = {}
         # By id: who else wants to commit it while a file is being synced.
-        self._deciding: dict[str, list[tuple[CommitTransaction, Outcome]]] = {}
+        self._deciding: dict[str, list[tuple[CommitTransaction, CommitDone]]] = {}
         self._memory_bytes = 0
         self._looked_us = 0
 
@@ -319,7 +319,7 @@ class Transactions:
                 logger.info("transaction %r ran out of time", transaction.id)
                 self._drop(transaction)
 
-    def commit(self, wanted: CommitTransaction, tell: Outcome) -> None:
+    def commit(self, wanted: CommitTransaction, tell: CommitDone) -> None:
         """Commits what was staged under the tickets, unless the id was committed before. `tell`
         hears of it when all is stored, or why it was not committed."""
         try:
@@ -341,7 +341,7 @@ class Transactions:
         producer_id: int,
         records: int,
         partitions: tuple[int, ...],
-        tell: Outcome,
+        tell: CommitDone,
     ) -> None:
         """Commits batches of the broker's own, numbered from 0 in each of their partitions. Raises
         why it is not committed. From then on nothing takes it back: `tell` hears when all of it is
@@ -354,7 +354,7 @@ class Transactions:
         """What `commit_own` has committed, and is not in the logs yet."""
         return self._commits.unstored_own()
 
-    def _commit(self, wanted: CommitTransaction, tell: Outcome) -> None:
+    def _commit(self, wanted: CommitTransaction, tell: CommitDone) -> None:
         tickets = dict.fromkeys((wanted.ticket, *wanted.tickets))
         first = self._open.get(wanted.ticket)
         id = wanted.id or (wanted.ticket if first is None else first.id)
@@ -380,7 +380,7 @@ class Transactions:
         parts: list[_Open],
         id: str,
         wanted: CommitTransaction,
-        tell: Outcome,
+        tell: CommitDone,
         *,
         spill: bool,
     ) -> None:
@@ -433,7 +433,7 @@ class Transactions:
         parts: list[_Open],
         id: str,
         offsets: tuple[GroupOffsets, ...],
-        tell: Outcome,
+        tell: CommitDone,
         owners: list[Owners] | None = None,
     ) -> None:
         now = self._owners(parts, offsets)

@@ -22,20 +22,25 @@ from fanlog.client.blocking.groups import (
     BlockingConsumeOptions,
     BlockingGroupMember,
     BlockingHandledOptions,
-    MessageHandler,
+    BlockingMessageHandler,
     async_options,
     message_handler_in_thread,
 )
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.blocking.outgoing import OutgoingLine, in_order
-from fanlog.client.blocking.queues import BlockingWorker, Handler, JobHandler, handler_in_thread
+from fanlog.client.blocking.queues import (
+    BlockingJobHandler,
+    BlockingRequestHandler,
+    BlockingWorker,
+    handler_in_thread,
+)
 from fanlog.client.blocking.stopping import run_until_stopped
 from fanlog.client.blocking.streams import BlockingStream
 from fanlog.client.blocking.subscription import BlockingSubscription
 from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.blocking.transactions import (
+    BlockingFunction,
     BlockingTransaction,
-    Function,
     function_in_thread,
     work_in_thread,
 )
@@ -284,7 +289,7 @@ class BlockingClient(LoopFront[aio.Client]):
     def consume(
         self,
         topic: str,
-        handler: MessageHandler,
+        handler: BlockingMessageHandler,
         *,
         group: str,
         concurrency: int = 1,
@@ -294,7 +299,7 @@ class BlockingClient(LoopFront[aio.Client]):
     def consume(
         self,
         topic: str,
-        handler: MessageHandler | None = None,
+        handler: BlockingMessageHandler | None = None,
         *,
         group: str,
         concurrency: int = 1,
@@ -327,7 +332,7 @@ class BlockingClient(LoopFront[aio.Client]):
     def work(
         self,
         topic: str,
-        handler: JobHandler,
+        handler: BlockingJobHandler,
         *,
         queue: str,
         concurrency: int = 1,
@@ -337,7 +342,7 @@ class BlockingClient(LoopFront[aio.Client]):
     def work(
         self,
         topic: str,
-        handler: JobHandler | None = None,
+        handler: BlockingJobHandler | None = None,
         *,
         queue: str,
         concurrency: int = 1,
@@ -365,7 +370,9 @@ class BlockingClient(LoopFront[aio.Client]):
     request = in_order(aio.Client.request)
     reply = blocking(aio.Client.reply)
 
-    def serve(self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16) -> None:
+    def serve(
+        self, topic: str, handler: BlockingRequestHandler, *, queue: str = "", prefetch: int = 16
+    ) -> None:
         """Answers requests until the client is closed: `handler` gets each job, in a thread of its
         own, and what it returns is the answer."""
         with HandlerThreads(prefetch) as threads:
@@ -402,7 +409,9 @@ class BlockingClient(LoopFront[aio.Client]):
         )
 
     @like(aio.Client.transform)
-    def transform(self, source: str, target: str, function: Function, **options: Any) -> int:
+    def transform(
+        self, source: str, target: str, function: BlockingFunction, **options: Any
+    ) -> int:
         called = function_in_thread(function)
         return self._loop.call(self._behind.transform(source, target, called, **options))
 

@@ -22,15 +22,15 @@ from fanlog.client.groups.options import HandlerOptions, SharedOptions
 from fanlog.client.message import Message
 from fanlog.model import TopicPartition
 
-OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
-MessageHandler = Callable[[Message], object]
+BlockingOnPartitions = Callable[[tuple[TopicPartition, ...]], None]
+BlockingMessageHandler = Callable[[Message], object]
 
 
 class BlockingConsumeOptions(SharedOptions, total=False):
     """Those of the asyncio client. `on_assign` and `on_revoke` are called in threads."""
 
-    on_assign: OnPartitions | None
-    on_revoke: OnPartitions | None
+    on_assign: BlockingOnPartitions | None
+    on_revoke: BlockingOnPartitions | None
 
 
 class BlockingHandledOptions(BlockingConsumeOptions, HandlerOptions, total=False):
@@ -47,7 +47,7 @@ def async_options(options: BlockingHandledOptions) -> async_.HandledOptions:
 
 
 def message_handler_in_thread(
-    threads: HandlerThreads, handler: MessageHandler
+    threads: HandlerThreads, handler: BlockingMessageHandler
 ) -> Callable[[Message], Awaitable[object]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
     check_plain_handler(handler, "a message")
@@ -58,7 +58,7 @@ def message_handler_in_thread(
     return handle
 
 
-def in_thread(callback: OnPartitions | None) -> async_member.OnPartitions | None:
+def in_thread(callback: BlockingOnPartitions | None) -> async_member.OnPartitions | None:
     """The callback in a thread of its own, where it may use the member as anywhere else."""
     if callback is None:
         return None

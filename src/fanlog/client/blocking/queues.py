@@ -15,8 +15,8 @@ from fanlog.client.queues.jobs import Job, JobBatch
 from fanlog.client.queues.worker import Worker
 from fanlog.errors import ClosedError
 
-Handler = Callable[["BlockingJob"], Value | None]
-JobHandler = Callable[["BlockingJob"], object]
+BlockingRequestHandler = Callable[["BlockingJob"], Value | None]
+BlockingJobHandler = Callable[["BlockingJob"], object]
 T = TypeVar("T")
 
 

@@ -25,7 +25,7 @@ from fanlog.format.messages import TransactionCommitted
 
 _OUTGOING_MAX = 500
 
-Function = Callable[[Message], Made]
+BlockingFunction = Callable[[Message], Made]
 
 
 class BlockingTransaction(LoopFront[Transaction]):
@@ -159,7 +159,7 @@ def work_in_thread(
     return called
 
 
-def function_in_thread(function: Function) -> AsyncFunction:
+def function_in_thread(function: BlockingFunction) -> AsyncFunction:
     """A plain function that may take its time, beside the loop."""
 
     check_plain(function)

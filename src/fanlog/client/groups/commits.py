@@ -13,7 +13,7 @@ from fanlog.model import TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
-Send = Callable[[dict[TopicPartition, Reached]], Awaitable[None]]
+SendPositions = Callable[[dict[TopicPartition, Reached]], Awaitable[None]]
 
 
 class GroupCommits:
@@ -21,7 +21,7 @@ class GroupCommits:
 
     def __init__(
         self,
-        send: Send,
+        send: SendPositions,
         done: Callable[[], dict[TopicPartition, Reached]],
         has: Callable[[TopicPartition], bool],
     ) -> None:

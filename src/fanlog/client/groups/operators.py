@@ -14,7 +14,7 @@ from fanlog.model import GroupInfo, ResetStep
 
 # `list` means something else inside of `Groups`.
 GroupInfos = list[GroupInfo]
-ResetSteps = list[ResetStep]
+ResetStepList = list[ResetStep]
 
 
 class GroupsHost(Protocol):
@@ -55,7 +55,7 @@ class Groups:
         partitions: tuple[int, ...] | None = None,
         *,
         dry_run: bool = False,
-    ) -> ResetSteps:
+    ) -> ResetStepList:
         """Moves a group that has no members: everywhere that it has committed, in a topic, or in
         some of its partitions. A dry run only says what it would do."""
         wanted = messages.ResetGroup(

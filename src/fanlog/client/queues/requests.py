@@ -33,7 +33,7 @@ from fanlog.model import INBOX_PREFIX, Receipt
 
 logger = logging.getLogger("fanlog.client")
 
-Handler = Callable[[Job], Awaitable[Value | None]]
+RequestHandler = Callable[[Job], Awaitable[Value | None]]
 # How long a topic that had somebody to answer is taken to have so still.
 _RESPONDERS_SECONDS = 1.0
 _CHECKED_TOPICS_MAX = 1024
@@ -177,7 +177,7 @@ class Requests:
             logger.debug("whoever asked has gone: %s is no more", inbox)
 
 
-async def serve(worker: Worker, handler: Handler) -> None:
+async def serve(worker: Worker, handler: RequestHandler) -> None:
     """Answers requests with what the handler makes of them, as many at a time as the worker's
     prefetch allows, until the worker is closed or SIGTERM comes."""
     check_handler(handler)
@@ -185,7 +185,7 @@ async def serve(worker: Worker, handler: Handler) -> None:
         await run_jobs(worker, lambda job: _answer(job, handler), stopped)
 
 
-async def _answer(job: Job, handler: Handler) -> None:
+async def _answer(job: Job, handler: RequestHandler) -> None:
     # The reply too belongs to the trace of the request.
     job.begin_span()
     failure: BaseException | None = None

@@ -13,7 +13,7 @@ from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
 logger = logging.getLogger("fanlog.client")
 
 # Sends outcomes; the answer, and whether they may have been sent more than once.
-Send = Callable[[Settle], Awaitable[tuple[Settled, bool]]]
+SendOutcomes = Callable[[Settle], Awaitable[tuple[Settled, bool]]]
 # Hears of outcomes that went out again on another connection.
 Repeated = Callable[[Settle], None]
 # Topic number, partition, and the broker's epoch when the jobs were handed out.
@@ -88,7 +88,7 @@ class Turn:
 class JobSettling:
     """One worker's outcomes. What nobody waits for is raised by `flush`."""
 
-    def __init__(self, send: Send, repeated: Repeated) -> None:
+    def __init__(self, send: SendOutcomes, repeated: Repeated) -> None:
         self._send = send
         self._repeated = repeated
         self._turn: Turn | None = None

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.outbox import PartitionOutbox, ProducerIdentity
-from fanlog.client.publishing import OpenTopic, Publisher
+from fanlog.client.publishing import Publisher, TopicOpener
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
 from fanlog.errors import ConnectionLostError, FanlogError, FormatError, TopicNotFoundError
@@ -40,7 +40,7 @@ class StagingWire(Protocol):
 class KnownTopics:
     """Topics that were opened on this connection, so that not every transaction opens them."""
 
-    def __init__(self, open_topic: OpenTopic) -> None:
+    def __init__(self, open_topic: TopicOpener) -> None:
         self._open_topic = open_topic
         self._opened: dict[str, TopicOpened] = {}
 

@@ -17,9 +17,9 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.errors import FanlogError
 from fanlog.format.channels import pattern_over, topic_of
-from fanlog.format.resp_replies import OK, Distinct, ErrorReply, MapReply, Reply
+from fanlog.format.resp_replies import OK, Distinct, ErrorReply, MapReply, RespReply
 from fanlog.identity import Account, Identity, Role, Rules, Verb
-from fanlog.listeners.redis.command_spec import CommandSpec, Handler
+from fanlog.listeners.redis.command_spec import CommandHandler, CommandSpec
 from fanlog.listeners.redis.connection_commands import maybe_number, text_of
 from fanlog.listeners.redis.login import DEFAULT_ACCOUNT
 from fanlog.listeners.redis.pubsub_commands import help_lines
@@ -168,19 +168,19 @@ def _line(session: RedisSession, account: Account) -> str:
     return " ".join(("user", account.name, *filter(None, words)))
 
 
-def _whoami(session: RedisSession, words: Command) -> Reply:
+def _whoami(session: RedisSession, words: Command) -> RespReply:
     return session.user.encode()
 
 
-def _list(session: RedisSession, words: Command) -> Reply:
+def _list(session: RedisSession, words: Command) -> RespReply:
     return [_line(session, account).encode() for account in _accounts(session)]
 
 
-def _users(session: RedisSession, words: Command) -> Reply:
+def _users(session: RedisSession, words: Command) -> RespReply:
     return [account.name.encode() for account in _accounts(session)]
 
 
-def _getuser(session: RedisSession, words: Command) -> Reply:
+def _getuser(session: RedisSession, words: Command) -> RespReply:
     account = _maybe_account(session, words[2])
     if account is None:
         return None
@@ -207,7 +207,7 @@ def _getuser(session: RedisSession, words: Command) -> Reply:
     )
 
 
-def _cat(session: RedisSession, words: Command) -> Reply:
+def _cat(session: RedisSession, words: Command) -> RespReply:
     if len(words) > 3:
         return ErrorReply("ERR wrong number of arguments for 'acl|cat' command")
     specs = [
@@ -220,7 +220,7 @@ def _cat(session: RedisSession, words: Command) -> Reply:
     return found or ErrorReply(f"ERR Unknown category '{text_of(words[2])}'")
 
 
-def _genpass(session: RedisSession, words: Command) -> Reply:
+def _genpass(session: RedisSession, words: Command) -> RespReply:
     bits = _PASSWORD_BITS if len(words) == 2 else maybe_number(words[2])
     if len(words) > 3 or bits is None or not 0 < bits <= _PASSWORD_BITS_MAX:
         return ErrorReply(
@@ -231,12 +231,12 @@ def _genpass(session: RedisSession, words: Command) -> Reply:
     return secrets.token_hex(digits)[:digits].encode()
 
 
-def _log(session: RedisSession, words: Command) -> Reply:
+def _log(session: RedisSession, words: Command) -> RespReply:
     """Denials are in the audit log."""
     return OK if len(words) == 3 and words[2].upper() == b"RESET" else []
 
 
-def _dryrun(session: RedisSession, words: Command) -> Reply:
+def _dryrun(session: RedisSession, words: Command) -> RespReply:
     account = _maybe_account(session, words[2])
     if account is None:
         return ErrorReply(f"ERR User '{text_of(words[2])}' not found")
@@ -276,7 +276,7 @@ def _may(permit: Permit, verb: Verb, target: str) -> bool:
 
 
 def _part(
-    name: str, arity: int, handler: Handler, summary: str, *, admin: bool = True
+    name: str, arity: int, handler: CommandHandler, summary: str, *, admin: bool = True
 ) -> CommandSpec:
     return CommandSpec(
         name=f"acl|{name}",
@@ -291,11 +291,11 @@ def _part(
     )
 
 
-def _help(session: RedisSession, words: Command) -> Reply:
+def _help(session: RedisSession, words: Command) -> RespReply:
     return help_lines(_HELP)
 
 
-def _elsewhere(session: RedisSession, words: Command) -> Reply:
+def _elsewhere(session: RedisSession, words: Command) -> RespReply:
     return _ELSEWHERE
 
 

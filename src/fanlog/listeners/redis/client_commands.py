@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.format.resp_replies import NO_REPLY, OK, Distinct, ErrorReply, MapReply, Reply, Verbatim
+from fanlog.format.resp_replies import (
+    NO_REPLY,
+    OK,
+    Distinct,
+    ErrorReply,
+    MapReply,
+    RespReply,
+    Verbatim,
+)
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import (
@@ -108,15 +116,15 @@ def line_of(session: RedisSession) -> str:
     return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
-def _id(session: RedisSession, words: Command) -> Reply:
+def _id(session: RedisSession, words: Command) -> RespReply:
     return session.number
 
 
-def _info(session: RedisSession, words: Command) -> Reply:
+def _info(session: RedisSession, words: Command) -> RespReply:
     return Verbatim(line_of(session) + "\n")
 
 
-def _list(session: RedisSession, words: Command) -> Reply:
+def _list(session: RedisSession, words: Command) -> RespReply:
     sessions = list(session.state.sessions.values())
     if len(words) == 4 and words[2].upper() == b"TYPE":
         kind = text_of(words[3]).lower()
@@ -134,15 +142,15 @@ def _list(session: RedisSession, words: Command) -> Reply:
     return Verbatim("".join(line_of(other) + "\n" for other in sessions))
 
 
-def _setname(session: RedisSession, words: Command) -> Reply:
+def _setname(session: RedisSession, words: Command) -> RespReply:
     return set_name(session, words[2]) or OK
 
 
-def _getname(session: RedisSession, words: Command) -> Reply:
+def _getname(session: RedisSession, words: Command) -> RespReply:
     return session.name or None
 
 
-def _setinfo(session: RedisSession, words: Command) -> Reply:
+def _setinfo(session: RedisSession, words: Command) -> RespReply:
     option = words[2].lower()
     if option not in (b"lib-name", b"lib-ver"):
         return ErrorReply(f"ERR Unrecognized option '{text_of(words[2])}'")
@@ -155,7 +163,7 @@ def _setinfo(session: RedisSession, words: Command) -> Reply:
     return OK
 
 
-def _reply(session: RedisSession, words: Command) -> Reply:
+def _reply(session: RedisSession, words: Command) -> RespReply:
     mode = words[2].upper()
     if mode == b"ON":
         session.replies = "on"
@@ -170,7 +178,7 @@ def _reply(session: RedisSession, words: Command) -> Reply:
     return SYNTAX
 
 
-def _no_evict(session: RedisSession, words: Command) -> Reply:
+def _no_evict(session: RedisSession, words: Command) -> RespReply:
     mode = words[2].upper()
     if mode not in (b"ON", b"OFF"):
         return SYNTAX
@@ -178,11 +186,11 @@ def _no_evict(session: RedisSession, words: Command) -> Reply:
     return OK
 
 
-def _no_touch(session: RedisSession, words: Command) -> Reply:
+def _no_touch(session: RedisSession, words: Command) -> RespReply:
     return OK if words[2].upper() in (b"ON", b"OFF") else SYNTAX
 
 
-def _tracking(session: RedisSession, words: Command) -> Reply:
+def _tracking(session: RedisSession, words: Command) -> RespReply:
     if words[2].upper() == b"OFF" and len(words) == 3:
         return OK
     if words[2].upper() == b"ON":
@@ -190,11 +198,11 @@ def _tracking(session: RedisSession, words: Command) -> Reply:
     return SYNTAX
 
 
-def _getredir(session: RedisSession, words: Command) -> Reply:
+def _getredir(session: RedisSession, words: Command) -> RespReply:
     return -1
 
 
-def _trackinginfo(session: RedisSession, words: Command) -> Reply:
+def _trackinginfo(session: RedisSession, words: Command) -> RespReply:
     return MapReply({b"flags": Distinct([b"off"]), b"redirect": -1, b"prefixes": []})
 
 
@@ -240,7 +248,7 @@ class _KillFilter:
         ]
 
 
-def _kill_one(session: RedisSession, address: str) -> Reply:
+def _kill_one(session: RedisSession, address: str) -> RespReply:
     """The old form, which may also mean the caller."""
     for other in session.state.sessions.values():
         if other.peer == address:
@@ -258,7 +266,7 @@ def _cut_off(caller: RedisSession, other: RedisSession) -> None:
         other.outlet.finish()
 
 
-def _kill(session: RedisSession, words: Command) -> Reply:
+def _kill(session: RedisSession, words: Command) -> RespReply:
     if len(words) == 3:
         return _kill_one(session, text_of(words[2]))
     wanted = _KillFilter(session)
@@ -277,7 +285,7 @@ def _kill(session: RedisSession, words: Command) -> Reply:
 def _part(
     name: str,
     arity: int,
-    handler: Callable[[RedisSession, Command], Reply],
+    handler: Callable[[RedisSession, Command], RespReply],
     summary: str,
     *,
     since: str = "2.4.0",

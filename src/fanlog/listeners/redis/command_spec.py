@@ -10,10 +10,10 @@ from fanlog.identity import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.format.resp_replies import Reply
+    from fanlog.format.resp_replies import RespReply
     from fanlog.listeners.redis.session import RedisSession
 
-Handler = Callable[["RedisSession", "Command"], "Reply"]
+CommandHandler = Callable[["RedisSession", "Command"], "RespReply"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CommandSpec:
 
     name: str
     arity: int
-    handler: Handler
+    handler: CommandHandler
     flags: tuple[str, ...] = ("loading", "stale")
     categories: tuple[str, ...] = ("slow",)
     keys: tuple[int, int, int] = (0, 0, 0)

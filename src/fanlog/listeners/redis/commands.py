@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import Distinct, ErrorReply, MapReply, Reply, Simple
+from fanlog.format.resp_replies import Distinct, ErrorReply, MapReply, RespReply, Simple
 from fanlog.identity import Verb
 from fanlog.listeners.redis import connection_commands as connection
 from fanlog.listeners.redis import pubsub_commands as pubsub
@@ -71,7 +71,7 @@ def _unknown(words: Command) -> ErrorReply:
 # COMMAND
 
 
-def _described(command: CommandSpec) -> Reply:
+def _described(command: CommandSpec) -> RespReply:
     first, last, step = command.keys
     return [
         command.name.encode(),
@@ -88,7 +88,7 @@ def _described(command: CommandSpec) -> Reply:
 
 
 def _documented(command: CommandSpec) -> MapReply:
-    words: dict[bytes, Reply] = {
+    words: dict[bytes, RespReply] = {
         b"summary": command.summary.encode(),
         b"since": command.since.encode(),
         b"group": command.group.encode(),
@@ -106,27 +106,27 @@ def _named(word: bytes) -> CommandSpec | None:
     return command if command is None or not part else command.subcommands.get(part)
 
 
-def _command(session: RedisSession, words: Command) -> Reply:
+def _command(session: RedisSession, words: Command) -> RespReply:
     return [_described(command) for command in COMMANDS.values()]
 
 
-def _count(session: RedisSession, words: Command) -> Reply:
+def _count(session: RedisSession, words: Command) -> RespReply:
     return len(COMMANDS)
 
 
-def _info(session: RedisSession, words: Command) -> Reply:
+def _info(session: RedisSession, words: Command) -> RespReply:
     if len(words) == 2:
         return _command(session, words)
     found = map(_named, words[2:])
     return [None if command is None else _described(command) for command in found]
 
 
-def _docs(session: RedisSession, words: Command) -> Reply:
+def _docs(session: RedisSession, words: Command) -> RespReply:
     found = map(_named, words[2:]) if len(words) > 2 else COMMANDS.values()
     return MapReply({c.name.encode(): _documented(c) for c in found if c is not None})
 
 
-def _list(session: RedisSession, words: Command) -> Reply:
+def _list(session: RedisSession, words: Command) -> RespReply:
     names = [name.encode() for name in COMMANDS]
     if len(words) == 2:
         return names
@@ -143,7 +143,7 @@ def _list(session: RedisSession, words: Command) -> Reply:
 
 
 def _part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], Reply], summary: str
+    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
 ) -> CommandSpec:
     return CommandSpec(
         name=f"command|{name}",
@@ -173,7 +173,7 @@ _FOLLOWING = ("pubsub", "noscript", "loading", "stale")
 _CONNECTION = ("noscript", "loading", "stale", "fast", "no_auth", "allow_busy")
 
 
-def _publishing(name: str, handler: Callable[[RedisSession, Command], Reply]) -> CommandSpec:
+def _publishing(name: str, handler: Callable[[RedisSession, Command], RespReply]) -> CommandSpec:
     shard = name == "spublish"
     return CommandSpec(
         name=name,
@@ -189,7 +189,7 @@ def _publishing(name: str, handler: Callable[[RedisSession, Command], Reply]) ->
 
 
 def _following(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], Reply], summary: str
+    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
 ) -> CommandSpec:
     shard = name in ("ssubscribe", "sunsubscribe")
     return CommandSpec(
@@ -210,7 +210,7 @@ def _following(
 def _simple(
     name: str,
     arity: int,
-    handler: Callable[[RedisSession, Command], Reply],
+    handler: Callable[[RedisSession, Command], RespReply],
     summary: str,
     since: str,
     *,
@@ -240,7 +240,7 @@ def _simple(
 def _container(
     name: str,
     parts: dict[str, CommandSpec],
-    handler: Callable[[RedisSession, Command], Reply],
+    handler: Callable[[RedisSession, Command], RespReply],
     summary: str,
     group: str,
 ) -> CommandSpec:

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
-from fanlog.format.resp_replies import OK, ErrorReply, MapReply, Reply, Simple
+from fanlog.format.resp_replies import OK, ErrorReply, MapReply, RespReply, Simple
 from fanlog.listeners.redis.login import DEFAULT_USER, NO_PASSWORD, log_in
 from fanlog.listeners.redis.state import REDIS_VERSION
 
@@ -41,7 +41,7 @@ def is_plain(word: bytes) -> bool:
     return _PLAIN.fullmatch(word) is not None
 
 
-def ping(session: RedisSession, words: Command) -> Reply:
+def ping(session: RedisSession, words: Command) -> RespReply:
     if len(words) > 2:
         return ErrorReply("ERR wrong number of arguments for 'ping' command")
     if session.subscribed and not session.resp3:
@@ -49,16 +49,16 @@ def ping(session: RedisSession, words: Command) -> Reply:
     return words[1] if len(words) == 2 else Simple("PONG")
 
 
-def echo(session: RedisSession, words: Command) -> Reply:
+def echo(session: RedisSession, words: Command) -> RespReply:
     return words[1]
 
 
-def quit_(session: RedisSession, words: Command) -> Reply:
+def quit_(session: RedisSession, words: Command) -> RespReply:
     session.end()
     return OK
 
 
-def reset(session: RedisSession, words: Command) -> Reply:
+def reset(session: RedisSession, words: Command) -> RespReply:
     session.drop_queue()
     session.unsubscribe_all()
     session.speak(2)
@@ -68,7 +68,7 @@ def reset(session: RedisSession, words: Command) -> Reply:
     return Simple("RESET")
 
 
-def auth(session: RedisSession, words: Command) -> Reply:
+def auth(session: RedisSession, words: Command) -> RespReply:
     if len(words) > 3:
         return SYNTAX
     if len(words) == 2 and not session.state.guarded:
@@ -85,7 +85,7 @@ def set_name(session: RedisSession, name: bytes) -> ErrorReply | None:
     return None
 
 
-def hello(session: RedisSession, words: Command) -> Reply:
+def hello(session: RedisSession, words: Command) -> RespReply:
     version = 3 if session.resp3 else 2
     if len(words) > 1:
         given = maybe_number(words[1])
@@ -112,7 +112,7 @@ def hello(session: RedisSession, words: Command) -> Reply:
     return _greeting(session, version, name)
 
 
-def _greeting(session: RedisSession, version: int, name: bytes | None) -> Reply:
+def _greeting(session: RedisSession, version: int, name: bytes | None) -> RespReply:
     """The answer to HELLO."""
     if not session.trusted:
         return ErrorReply(
@@ -137,7 +137,7 @@ def _greeting(session: RedisSession, version: int, name: bytes | None) -> Reply:
     )
 
 
-def select(session: RedisSession, words: Command) -> Reply:
+def select(session: RedisSession, words: Command) -> RespReply:
     number = maybe_number(words[1])
     if number is None or not -(1 << 31) <= number < 1 << 31:
         return NOT_A_NUMBER
@@ -147,14 +147,14 @@ def select(session: RedisSession, words: Command) -> Reply:
     return OK
 
 
-def multi(session: RedisSession, words: Command) -> Reply:
+def multi(session: RedisSession, words: Command) -> RespReply:
     if session.queue is not None:
         return ErrorReply("ERR MULTI calls can not be nested")
     session.begin_queue()
     return OK
 
 
-def exec_(session: RedisSession, words: Command) -> Reply:
+def exec_(session: RedisSession, words: Command) -> RespReply:
     if session.queue is None:
         return ErrorReply("ERR EXEC without MULTI")
     if session.queue_failed:
@@ -163,7 +163,7 @@ def exec_(session: RedisSession, words: Command) -> Reply:
     return session.run_queue()
 
 
-def discard(session: RedisSession, words: Command) -> Reply:
+def discard(session: RedisSession, words: Command) -> RespReply:
     if session.queue is None:
         return ErrorReply("ERR DISCARD without MULTI")
     session.drop_queue()

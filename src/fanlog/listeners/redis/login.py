@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.errors import FanlogError, RateLimitedError, UnauthenticatedError
-from fanlog.format.resp_replies import ErrorReply, Reply
+from fanlog.format.resp_replies import ErrorReply, RespReply
 from fanlog.identity import Account, Login, Rules
 from fanlog.security.keys import PREFIX
 
@@ -43,7 +43,9 @@ _NOT_IN_MULTI = ErrorReply("ERR Command not allowed inside a transaction")
 _TOKEN_BEGIN = "eyJ"
 
 
-def log_in(session: RedisSession, user: bytes, password: bytes, then: Callable[[], Reply]) -> Reply:
+def log_in(
+    session: RedisSession, user: bytes, password: bytes, then: Callable[[], RespReply]
+) -> RespReply:
     """Lets a client in and answers with `then`, or with what is wrong. Where that takes a while,
     the reply follows, and the commands behind it wait."""
     gate = session.state.broker.gate
@@ -52,7 +54,7 @@ def log_in(session: RedisSession, user: bytes, password: bytes, then: Callable[[
     if session.in_transaction:
         return _NOT_IN_MULTI
 
-    async def work() -> Reply:
+    async def work() -> RespReply:
         return await _by_gate(session, user, password) or then()
 
     return session.wait_for(work())

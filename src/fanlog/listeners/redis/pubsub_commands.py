@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import NO_REPLY, ErrorReply, Reply, Simple, subscription_push
+from fanlog.format.resp_replies import NO_REPLY, ErrorReply, RespReply, Simple, subscription_push
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.publishing import NO_CHANNEL
@@ -36,11 +36,11 @@ HELP
     Prints this help."""
 
 
-def publish(session: RedisSession, words: Command) -> Reply:
+def publish(session: RedisSession, words: Command) -> RespReply:
     return session.publish(words[1], words[2], shard=False)
 
 
-def spublish(session: RedisSession, words: Command) -> Reply:
+def spublish(session: RedisSession, words: Command) -> RespReply:
     return session.publish(words[1], words[2], shard=True)
 
 
@@ -83,7 +83,7 @@ def _follow(
     kind: bytes,
     names: dict[bytes, None],
     subscribe: Callable[[bytes], bool],
-) -> Reply:
+) -> RespReply:
     for name in session.split(words):
         if name not in names:
             refusal = _refusal(session, name, kind)
@@ -104,7 +104,7 @@ def _unfollow(
     kind: bytes,
     names: dict[bytes, None],
     unsubscribe: Callable[[bytes], bool],
-) -> Reply:
+) -> RespReply:
     wanted = session.split(words if len(words) > 1 else [words[0], *names])
     for name in wanted:
         if name in names:
@@ -131,35 +131,35 @@ def _count(session: RedisSession, kind: bytes) -> int:
     return len(session.channels) + len(session.patterns)
 
 
-def subscribe(session: RedisSession, words: Command) -> Reply:
+def subscribe(session: RedisSession, words: Command) -> RespReply:
     def begin(name: bytes) -> bool:
         return session.pubsub.subscribe(session, name, shard=False)
 
     return _follow(session, words, b"subscribe", session.channels, begin)
 
 
-def unsubscribe(session: RedisSession, words: Command) -> Reply:
+def unsubscribe(session: RedisSession, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.unsubscribe(session, name, shard=False)
 
     return _unfollow(session, words, b"unsubscribe", session.channels, end)
 
 
-def psubscribe(session: RedisSession, words: Command) -> Reply:
+def psubscribe(session: RedisSession, words: Command) -> RespReply:
     def begin(name: bytes) -> bool:
         return session.pubsub.psubscribe(session, name)
 
     return _follow(session, words, b"psubscribe", session.patterns, begin)
 
 
-def punsubscribe(session: RedisSession, words: Command) -> Reply:
+def punsubscribe(session: RedisSession, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.punsubscribe(session, name)
 
     return _unfollow(session, words, b"punsubscribe", session.patterns, end)
 
 
-def ssubscribe(session: RedisSession, words: Command) -> Reply:
+def ssubscribe(session: RedisSession, words: Command) -> RespReply:
     if session.in_transaction:
         return ErrorReply("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
 
@@ -169,14 +169,14 @@ def ssubscribe(session: RedisSession, words: Command) -> Reply:
     return _follow(session, words, b"ssubscribe", session.shard_channels, begin)
 
 
-def sunsubscribe(session: RedisSession, words: Command) -> Reply:
+def sunsubscribe(session: RedisSession, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.unsubscribe(session, name, shard=True)
 
     return _unfollow(session, words, b"sunsubscribe", session.shard_channels, end)
 
 
-def _channels(session: RedisSession, words: Command, *, shard: bool) -> Reply:
+def _channels(session: RedisSession, words: Command, *, shard: bool) -> RespReply:
     if len(words) > 3:
         text = words[1].decode(errors="surrogateescape")
         return ErrorReply(
@@ -198,24 +198,24 @@ def _may_see(session: RedisSession, name: bytes, *, shard: bool) -> bool:
     return session.permit.may(Verb.DESCRIBE, topic_of(name, shard=shard))
 
 
-def _numsub(session: RedisSession, words: Command, *, shard: bool) -> Reply:
-    reply: list[Reply] = []
+def _numsub(session: RedisSession, words: Command, *, shard: bool) -> RespReply:
+    reply: list[RespReply] = []
     for name in words[2:]:
         seen = _may_see(session, name, shard=shard)
         reply += (name, session.pubsub.follower_count(name, shard=shard) if seen else 0)
     return reply
 
 
-def _numpat(session: RedisSession, words: Command) -> Reply:
+def _numpat(session: RedisSession, words: Command) -> RespReply:
     return session.pubsub.pattern_count
 
 
-def help_lines(text: str) -> Reply:
+def help_lines(text: str) -> RespReply:
     return [Simple(line) for line in text.splitlines()]
 
 
 def _pubsub_part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], Reply], summary: str
+    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
 ) -> CommandSpec:
     return CommandSpec(
         name=f"pubsub|{name}",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import OK, ErrorReply, MapReply, Reply, Verbatim
+from fanlog.format.resp_replies import OK, ErrorReply, MapReply, RespReply, Verbatim
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
@@ -44,12 +44,12 @@ _EVENT_CLASSES = "g$lshzxetdmn"
 _EVENT_FLAGS = "AKE" + _EVENT_CLASSES
 
 
-def time(session: RedisSession, words: Command) -> Reply:
+def time(session: RedisSession, words: Command) -> RespReply:
     now_us = session.state.now_us()
     return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
 
 
-def flush(session: RedisSession, words: Command) -> Reply:
+def flush(session: RedisSession, words: Command) -> RespReply:
     """FLUSHALL and FLUSHDB, which test suites and frameworks call between runs. There are no keys
     to remove, and messages are not keys: they stay."""
     if len(words) > 2 or (len(words) == 2 and text_of(words[1]).lower() not in ("async", "sync")):
@@ -134,7 +134,7 @@ _SECTIONS: dict[str, Callable[[RedisSession], dict[str, object]]] = {
 _ALL = ("default", "all", "everything")
 
 
-def info(session: RedisSession, words: Command) -> Reply:
+def info(session: RedisSession, words: Command) -> RespReply:
     wanted = {text_of(word).lower() for word in words[1:]}
     everything = not wanted or not wanted.isdisjoint(_ALL)
     parts = [
@@ -149,7 +149,7 @@ def info(session: RedisSession, words: Command) -> Reply:
 # CONFIG
 
 
-def _get(session: RedisSession, words: Command) -> Reply:
+def _get(session: RedisSession, words: Command) -> RespReply:
     for word in words[2:]:
         refusal = too_long(session, word)
         if refusal is not None:
@@ -163,7 +163,7 @@ def _get(session: RedisSession, words: Command) -> Reply:
     return MapReply(found)
 
 
-def _set(session: RedisSession, words: Command) -> Reply:
+def _set(session: RedisSession, words: Command) -> RespReply:
     if len(words) % 2:
         return SYNTAX
     settings = session.state.settings
@@ -204,13 +204,13 @@ def _events(flags: str) -> str:
     return classes + "".join(c for c in "KE" if c in flags)
 
 
-def _resetstat(session: RedisSession, words: Command) -> Reply:
+def _resetstat(session: RedisSession, words: Command) -> RespReply:
     session.state.connections_received = session.state.connections_rejected = 0
     return OK
 
 
 def _part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], Reply], summary: str
+    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
 ) -> CommandSpec:
     helps = name == "help"
     return CommandSpec(

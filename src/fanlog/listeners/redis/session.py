@@ -23,7 +23,7 @@ from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
 from fanlog.format.messages import ErrorAnswer
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
-from fanlog.format.resp_replies import NO_REPLY, QUEUED, ErrorReply, Raw, Reply, encode_reply
+from fanlog.format.resp_replies import NO_REPLY, QUEUED, ErrorReply, Raw, RespReply, encode_reply
 from fanlog.identity import Account, Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.recheck import recheck_permit
@@ -267,7 +267,7 @@ class RedisSession:
         self.permit.who = self.arrived
         self.trusted = not self.state.guarded
 
-    def wait_for(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+    def wait_for(self, work: Coroutine[Any, Any, RespReply]) -> RespReply:
         """Answers from a task; the commands behind this one wait for its reply."""
         silent = self.replies != "on"
 
@@ -398,7 +398,7 @@ class RedisSession:
         if self._gathering.runs:
             self._gathering.read_over(self.number)
 
-    def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
+    def publish(self, channel: bytes, value: bytes, *, shard: bool) -> RespReply:
         """One message; its reply follows when it is taken in."""
         silent = self.replies != "on"
         self._publishing.publish(channel, (value,), self, shard=shard, silent=silent)
@@ -436,7 +436,7 @@ class RedisSession:
 
     # Replies
 
-    def say(self, reply: Reply) -> None:
+    def say(self, reply: RespReply) -> None:
         """A reply, unless the peer wants none."""
         if self.replies == "on":
             self._replies.put(encode_reply(reply, resp3=self.resp3))
@@ -467,7 +467,7 @@ class RedisSession:
     def drop_queue(self) -> None:
         self.queue, self.queue_failed, self._queue_bytes = None, False, 0
 
-    def run_queue(self) -> Reply:
+    def run_queue(self) -> RespReply:
         """Does what MULTI has queued."""
         queue = self.queue or []
         self.drop_queue()

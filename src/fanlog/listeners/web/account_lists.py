@@ -14,7 +14,7 @@ from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.shared import SharedAnswers
 from fanlog.security.accounts import key_info, user_info
-from fanlog.security.directory import Entry, KeyEntry, UserEntry
+from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 
 if TYPE_CHECKING:
     from fanlog.broker.slices import Slices
@@ -55,7 +55,7 @@ class AccountsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     users_count: Annotated[int, Meta(description="All users.")]
 
 
-def _text_of(entry: Entry) -> str:
+def _text_of(entry: AccountEntry) -> str:
     rules = entry.rules
     lists = (rules.publish, rules.subscribe, rules.manage, rules.groups, rules.queues)
     patterns = [pattern for one in lists if one for pattern in one]
@@ -63,13 +63,13 @@ def _text_of(entry: Entry) -> str:
     return "\n".join((entry.name, entry.comment, id, *patterns)).casefold()
 
 
-def _fits(entry: Entry, role: str, text: str) -> bool:
+def _fits(entry: AccountEntry, role: str, text: str) -> bool:
     if role and entry.rules.role != (None if role == "none" else Role(role)):
         return False
     return not text or text in _text_of(entry)
 
 
-def _key(entry: Entry, sort: str) -> tuple[Any, str]:
+def _key(entry: AccountEntry, sort: str) -> tuple[Any, str]:
     match sort:
         case "role":
             return entry.rules.role or "", entry.name
@@ -99,7 +99,9 @@ async def accounts(call: Call[AccountsQuery, None]) -> AccountsAnswer:
 async def _find(query: AccountsQuery, slices: Slices, kept: BrokerAccounts) -> AccountsAnswer:
     text = query.search.casefold()
     entries: list[Any] = [*kept.entries(query.kind)]
-    found: list[Entry] = [one async for one in slices.each(entries) if _fits(one, query.role, text)]
+    found: list[AccountEntry] = [
+        one async for one in slices.each(entries) if _fits(one, query.role, text)
+    ]
     page = await page_of(
         slices,
         found,

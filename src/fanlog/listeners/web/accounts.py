@@ -29,13 +29,13 @@ from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 
 T = TypeVar("T")
 
-_Name = Annotated[str, Meta(min_length=1, max_length=255)]
+_AccountName = Annotated[str, Meta(min_length=1, max_length=255)]
 _Comment = Annotated[str, Meta(max_length=1000, description="A note for people, in one line.")]
 _Expires = Annotated[
     float, Meta(ge=0, le=3_162_240_000, description="Seconds from now; 0 means never.")
 ]
 _Password = Annotated[str, Meta(max_length=1024)]
-_Time = Annotated[str, Meta(description="RFC 3339 in UTC; nothing means never.")]
+_ExpiryTime = Annotated[str, Meta(description="RFC 3339 in UTC; nothing means never.")]
 
 
 class RulesBody(Rules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class AllowanceBody(
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: _Name
+    name: _AccountName
     rules: RulesBody = RulesBody()
     allowance: AllowanceBody = AllowanceBody()
     comment: _Comment = ""
@@ -114,9 +114,9 @@ class KeyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     allowance: Allowance
     comment: str
     source: Annotated[str, Meta(description="api; or file: it is in the broker's config file.")]
-    created: _Time
-    expires: _Time
-    rotated: _Time
+    created: _ExpiryTime
+    expires: _ExpiryTime
+    rotated: _ExpiryTime
     old_until: Annotated[str, Meta(description="Until when the secret before is good.")]
 
 
@@ -131,8 +131,8 @@ class UserAnswer(msgspec.Struct, frozen=True, kw_only=True):
     certificates: list[str]
     disabled: bool
     source: str
-    created: _Time
-    expires: _Time
+    created: _ExpiryTime
+    expires: _ExpiryTime
 
 
 class MadeKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from fanlog.security.connections import CountedAccount
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.config_web import WebOptions
     from fanlog.identity import Account
 
@@ -97,7 +97,7 @@ class WebConnection(asyncio.Protocol):
         self.blocked = True
         self._early: list[bytes] | None = []
         self.fault: FanlogError | None = None
-        self._stamp: Callable[..., Sequence[Piece]] | None = None
+        self._stamp: Callable[..., Sequence[SendBuffer]] | None = None
         self.paused = False
         self._stuck = False
         self._throttled = False
@@ -150,7 +150,7 @@ class WebConnection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
-    def stamp_with(self, stamp: Callable[..., Sequence[Piece]]) -> None:
+    def stamp_with(self, stamp: Callable[..., Sequence[SendBuffer]]) -> None:
         """Pieces are completed for this connection before they are sent, those that are sent
         together at once."""
         self._stamp = stamp
@@ -237,11 +237,11 @@ class WebConnection(asyncio.Protocol):
 
     # Writing
 
-    def _send_by_transport(self, piece: Piece) -> int:
+    def _send_by_transport(self, piece: SendBuffer) -> int:
         self._transport.write(piece)
         return len(piece)
 
-    def _send_stamped(self, piece: Piece) -> int:
+    def _send_stamped(self, piece: SendBuffer) -> int:
         assert self._stamp is not None
         for data in self._stamp(piece):
             self.deliver(data)
@@ -280,7 +280,7 @@ class WebConnection(asyncio.Protocol):
     def _end_turn(self) -> None:
         self._in_turn = False
 
-    def deliver(self, piece: Piece) -> None:
+    def deliver(self, piece: SendBuffer) -> None:
         """Sends all of a piece, or holds the rest."""
         try:
             sent = self.raw_send(piece)
@@ -292,7 +292,7 @@ class WebConnection(asyncio.Protocol):
         if sent != len(piece):
             self.hold(piece, sent)
 
-    def hold(self, piece: Piece, sent: int) -> None:
+    def hold(self, piece: SendBuffer, sent: int) -> None:
         self.blocked = True
         self._transport.write(memoryview(piece)[sent:])
         if not self._stuck:
@@ -451,5 +451,5 @@ class WebConnection(asyncio.Protocol):
         self._stamp = None
 
 
-def _gone(piece: Piece) -> int:
+def _gone(piece: SendBuffer) -> int:
     raise BrokenPipeError("the connection is closed")

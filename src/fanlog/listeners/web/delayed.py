@@ -44,7 +44,7 @@ _SECOND_US = 1_000_000
 # The last moment that a date can have.
 _MOMENT_US_MAX = 253_402_300_799 * _SECOND_US
 
-_Id = Annotated[str, Meta(min_length=1, max_length=SCHEDULE_ID_BYTES_MAX)]
+_ScheduleId = Annotated[str, Meta(min_length=1, max_length=SCHEDULE_ID_BYTES_MAX)]
 
 
 class DelayedQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class DelayedBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
     ) = None
     id: (
         Annotated[
-            _Id,
+            _ScheduleId,
             Meta(
                 description="To cancel or replace it by: a message that waits under the same id is "
                 "replaced. Without one, the answer has an id."
@@ -123,7 +123,7 @@ class DelayedMade(msgspec.Struct, frozen=True, kw_only=True):
 class DelayedIds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which messages to cancel."""
 
-    ids: Annotated[list[_Id], Meta(min_length=1, max_length=_CANCELLED_MAX)]
+    ids: Annotated[list[_ScheduleId], Meta(min_length=1, max_length=_CANCELLED_MAX)]
 
 
 class CancelledAnswer(msgspec.Struct, frozen=True, kw_only=True):

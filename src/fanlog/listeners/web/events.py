@@ -49,7 +49,7 @@ from fanlog.model import Gap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
@@ -168,7 +168,7 @@ class EventStream:
     def _tell_presence(self, event: PresenceEvent) -> None:
         self._connection.tell(event.rendered("sse", _presence_event))
 
-    def _stamp(self, *pieces: Piece) -> tuple[bytes]:
+    def _stamp(self, *pieces: SendBuffer) -> tuple[bytes]:
         """Completes the ids in pieces. Readers at the same place share the bytes."""
         assert self._vector is not None
         self._vector, data = self._listener.vectors.stamp(self._vector, *pieces)

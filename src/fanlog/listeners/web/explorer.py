@@ -53,7 +53,7 @@ _CONDITIONS_MAX = 8
 Token = Annotated[
     str, Meta(max_length=TOKEN_LENGTH_MAX, extra_json_schema={"pattern": TOKEN_PATTERN})
 ]
-_Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+_FilterText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
@@ -88,21 +88,23 @@ class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
         Literal["backward", "forward"], Meta(description="The newest first, or the oldest.")
     ] = "backward"
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="Most messages in the answer.")] = 100
-    key: Annotated[_Text, Meta(description="Only messages with such a key.")] | None = None
+    key: Annotated[_FilterText, Meta(description="Only messages with such a key.")] | None = None
     key_match: Annotated[
         KeyMatch, Meta(description="How the key fits. base64 is an exact key that is not text.")
     ] = "contains"
     header: Annotated[
-        tuple[_Text, ...],
+        tuple[_FilterText, ...],
         Meta(
             max_length=_CONDITIONS_MAX,
             description="Only with such a header: name, name=value, or name~part of a value.",
             examples=[["type=paid"]],
         ),
     ] = ()
-    text: Annotated[_Text, Meta(description="Only with this text in the value.")] | None = None
+    text: Annotated[_FilterText, Meta(description="Only with this text in the value.")] | None = (
+        None
+    )
     json: Annotated[
-        tuple[_Text, ...],
+        tuple[_FilterText, ...],
         Meta(
             max_length=_CONDITIONS_MAX,
             description="Only with this in a JSON value: a path, one of = != > >= < <= ~ "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import Partition
 
-Ended = Literal["end", "limit", "budget"]
+ScanEnd = Literal["end", "limit", "budget"]
 # What one look may unpack, unless the first batch alone is larger, and how long it may take. Others
 # have their batches unpacked by the same threads. Between two looks a scan rests as long as it has
 # looked: a thread that computes slows down the loop.
@@ -44,7 +44,7 @@ class ExplorerScan:
         self._plan = plan
         self.reaches = reaches
         self.found = LookResult()
-        self.ended: Ended = "end"
+        self.ended: ScanEnd = "end"
         self._seconds_max = seconds_max
         self._fetch_bytes = _FETCH_BYTES_OF_MANY if len(reaches) > _MANY else _FETCH_BYTES
         for reach in reaches:

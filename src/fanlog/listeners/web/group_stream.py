@@ -91,7 +91,7 @@ Consumer = Annotated[
         description="A member's name. The second of a name takes the place of the first.",
     ),
 ]
-CommitMode = Annotated[
+StreamCommitMode = Annotated[
     Literal["auto", "manual"],
     Meta(
         description="auto: what was sent a second ago counts as done. manual: only what the client "
@@ -124,7 +124,7 @@ class GroupQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: Annotated[str, Meta(min_length=1, description="A topic or a pattern.")]
     consumer: Consumer = ""
-    commit: CommitMode = "auto"
+    commit: StreamCommitMode = "auto"
     reset: Reset = "latest"
     prefetch: Prefetch = 1000
     user: User = ""
@@ -174,9 +174,9 @@ class CommitOp(
     positions: dict[str, str]
 
 
-_Operation = AckOp | CommitOp | ops.TokenOp | ops.PingOp
-_decode = msgspec.json.Decoder(_Operation).decode
-_OPERATIONS = inspect.type_info(_Operation)
+_StreamOperation = AckOp | CommitOp | ops.TokenOp | ops.PingOp
+_decode = msgspec.json.Decoder(_StreamOperation).decode
+_OPERATIONS = inspect.type_info(_StreamOperation)
 
 
 class AssignedFrame(msgspec.Struct, frozen=True, tag_field="type", tag="assigned"):

@@ -27,7 +27,7 @@ from fanlog.security.sessions import LoginSession
 _SECRET_LENGTH_MAX = 16_384
 _NAME_LENGTH_MAX = 255
 _Secret = Annotated[str, Meta(max_length=_SECRET_LENGTH_MAX)]
-_Time = Annotated[str, Meta(description="RFC 3339 in UTC.")]
+_LoginTime = Annotated[str, Meta(description="RFC 3339 in UTC.")]
 
 
 class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,9 +96,9 @@ class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     address: Annotated[str, Meta(description="Where it logged in from.")]
     agent: Annotated[str, Meta(description="What the browser calls itself.")]
-    begun: _Time
-    seen: _Time
-    expires: _Time
+    begun: _LoginTime
+    seen: _LoginTime
+    expires: _LoginTime
     current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
 
 

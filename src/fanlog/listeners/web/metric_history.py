@@ -19,9 +19,9 @@ from fanlog.telemetry.history_series import (
     BROKER,
     OWNED,
     Name,
-    Owner,
     SeriesKind,
-    Unit,
+    SeriesOwner,
+    SeriesUnit,
     maybe_parse,
 )
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.telemetry.history_keeper import KeptSeries, MetricHistory
 
-Range = Literal["5m", "15m", "1h", "24h", "7d"]
-SPANS: dict[Range, int] = {"5m": 300, "15m": 900, "1h": 3600, "24h": 86_400, "7d": 604_800}
+HistoryRange = Literal["5m", "15m", "1h", "24h", "7d"]
+SPANS: dict[HistoryRange, int] = {"5m": 300, "15m": 900, "1h": 3600, "24h": 86_400, "7d": 604_800}
 _NAMES_MAX = 50
 # A name of 255 bytes, and what is before and behind it.
 _NAME_LENGTH_MAX = 280
@@ -45,7 +45,7 @@ _NAME_PATTERN = "^({}|{})$".format(
 # An answer is good for others who ask the same for so long. Samples are 5 s apart.
 _GOOD_SECONDS = 2.0
 _ANSWERS_MAX = 64
-_VERBS: dict[Owner, Verb] = {"group": Verb.GROUP, "queue": Verb.QUEUE}
+_VERBS: dict[SeriesOwner, Verb] = {"group": Verb.GROUP, "queue": Verb.QUEUE}
 _Seconds = Annotated[float, Meta(ge=0, le=_SECONDS_MAX)]
 
 
@@ -68,7 +68,7 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
             "group.billing.lag. It may be given several times. /v1/metrics/series lists them.",
         ),
     ]
-    range: Annotated[Range, Meta(description="How far back from now.")] = "1h"
+    range: Annotated[HistoryRange, Meta(description="How far back from now.")] = "1h"
     from_: (
         Annotated[
             _Seconds,
@@ -103,7 +103,7 @@ class HistorySeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     name: str
     label: str
-    unit: Unit
+    unit: SeriesUnit
     values: list[float | None]
     before: list[float | None] | None = None
 
@@ -141,7 +141,7 @@ class SeriesInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     label: str
-    unit: Unit
+    unit: SeriesUnit
     of: str
     owner: str
     field: str
@@ -164,7 +164,7 @@ async def show_history(call: Call[HistoryQuery, None]) -> web.StreamResponse:
     begin, end = _window(query, now)
     grid = make_grid(history.tiers, begin, end, now, query.points)
     key = (tuple(kinds), grid, query.before)
-    labels: dict[str, tuple[str, Unit]] = {
+    labels: dict[str, tuple[str, SeriesUnit]] = {
         name: (_label(*one), one[1].unit) for name, one in kinds.items()
     }
 
@@ -236,7 +236,11 @@ def _yield() -> None:
 
 
 def _encode(
-    captured: Captured, labels: dict[str, tuple[str, Unit]], grid: Grid, before: int, now: float
+    captured: Captured,
+    labels: dict[str, tuple[str, SeriesUnit]],
+    grid: Grid,
+    before: int,
+    now: float,
 ) -> bytes:
     values = captured.read(grid, now, _yield)
     earlier = captured.read(grid.earlier(before), now, _yield) if before else {}

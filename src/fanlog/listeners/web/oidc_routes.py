@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OIDC_COOKIE = "fanlog_oidc"
 _PATH = "/v1/oidc"
 _LENGTH_MAX = 4096
-_Text = Annotated[str, Meta(max_length=_LENGTH_MAX, description="As the provider says it.")]
+_ProviderText = Annotated[str, Meta(max_length=_LENGTH_MAX, description="As the provider says it.")]
 # The page leads on by itself. A redirect would still be the provider's doing, for a browser, and
 # the cookie would not go with it.
 _PAGE = (
@@ -48,14 +48,14 @@ class LoginBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
 class ReturnQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What the provider says."""
 
-    state: _Text = ""
-    code: _Text = ""
-    iss: _Text = ""
-    error: _Text = ""
-    error_description: _Text = ""
-    error_uri: _Text = ""
-    session_state: _Text = ""
-    scope: _Text = ""
+    state: _ProviderText = ""
+    code: _ProviderText = ""
+    iss: _ProviderText = ""
+    error: _ProviderText = ""
+    error_description: _ProviderText = ""
+    error_uri: _ProviderText = ""
+    session_state: _ProviderText = ""
+    scope: _ProviderText = ""
 
 
 def _oidc(call: Call[LoginBeginQuery, None] | Call[ReturnQuery, None]) -> Oidc:

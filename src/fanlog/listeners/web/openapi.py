@@ -13,13 +13,13 @@ from fanlog import errors
 from fanlog.listeners.web.entrance import COOKIE, OPEN_PATHS
 from fanlog.listeners.web.openapi_names import NOT_INTERNAL, PATH_SCHEMAS, TARGET_SCHEMA
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem, problem_of, status_of
+from fanlog.listeners.web.reference import Schema
 from fanlog.listeners.web.routes import Nothing, Route
 from fanlog.release import VERSION
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
 _REF = "#/components/schemas/{name}"
-Schema = dict[str, Any]
 
 # What may happen to any request.
 _ALWAYS = (

@@ -96,12 +96,12 @@ class PingOp(_Operation, frozen=True, tag="ping", forbid_unknown_fields=True):
     pass
 
 
-Operation = (
+SocketOperation = (
     SubscribeOp | UnsubscribeOp | PublishOp | RequestOp | HistoryOp | PresenceOp | TokenOp | PingOp
 )
-decode_operation = msgspec.json.Decoder(Operation).decode
+decode_operation = msgspec.json.Decoder(SocketOperation).decode
 # What there is, for errors. Looked at once, because anybody can send wrong operations.
-OPERATIONS = inspect.type_info(Operation)
+OPERATIONS = inspect.type_info(SocketOperation)
 
 
 class _OnlyId(msgspec.Struct):

@@ -49,7 +49,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
 
-Partition = Annotated[
+PartitionNumber = Annotated[
     int,
     Meta(
         ge=0,
@@ -71,7 +71,7 @@ class PublishQuery(msgspec.Struct, frozen=True, kw_only=True):
     raw: Annotated[
         bool, Meta(description="The body is the message, whatever its type: JSON too.")
     ] = False
-    partition: Partition | None = None
+    partition: PartitionNumber | None = None
 
 
 class Publication(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):

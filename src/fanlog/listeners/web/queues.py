@@ -35,7 +35,7 @@ from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.topics import refused_by_topic
 from fanlog.model import TOPIC_NAME_BYTES_MAX
 
-Reason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
+JobReason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
 
 
 class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,14 +130,14 @@ class NackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ]
         | None
     ) = None
-    reason: Reason = ""
+    reason: JobReason = ""
 
 
 class RejectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that can't be done: they become dead letters at once."""
 
     receipts: Receipts
-    reason: Reason = ""
+    reason: JobReason = ""
 
 
 class ExtendBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from fanlog.listeners.web.following import FollowedSubscription, Following, Want
 from fanlog.model import Gap, Start
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.server import WebListener
@@ -94,7 +94,7 @@ class StreamEvents:
         self._listener.connections.add(self)
         self.following.start(self._followed, told=True)
 
-    def _look(self, *pieces: Piece) -> tuple[Piece, ...]:
+    def _look(self, *pieces: SendBuffer) -> tuple[SendBuffer, ...]:
         """What is sent of pieces: nothing behind the end."""
         if self._ended:
             return ()

@@ -101,8 +101,8 @@ class Call(Generic[Q, B]):
         return self.request.match_info[name]
 
 
-Answer = msgspec.Struct | web.StreamResponse | None
-Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
+RouteAnswer = msgspec.Struct | web.StreamResponse | None
+RouteHandler = Callable[[Call[Any, Any]], Awaitable[RouteAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Route:
 
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     summary: str
     tag: str
     query: type[msgspec.Struct] = Nothing
@@ -319,7 +319,7 @@ def adapted(
     return handle
 
 
-async def _noted(route: Route, call: Call[Any, Any]) -> Answer:
+async def _noted(route: Route, call: Call[Any, Any]) -> RouteAnswer:
     """Handles a request that changes something, and has the audit log say so."""
     audit = call.bus.core.audit
     name = "/".join(call.request.match_info.values()) or getattr(call.body, "name", "")

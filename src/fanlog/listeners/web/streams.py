@@ -17,11 +17,11 @@ from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
 from fanlog.listeners.web.following import WantedSubscription, read_start
 from fanlog.listeners.web.group_stream import (
-    CommitMode,
     Consumer,
     GroupWanted,
     Prefetch,
     Reset,
+    StreamCommitMode,
     TicketText,
     User,
     join_group,
@@ -117,7 +117,7 @@ class TopicQuery(StreamQuery, frozen=True, kw_only=True):
         Meta(description="Share the topic's partitions with this group, as a WebSocket."),
     ] = ""
     consumer: Consumer = ""
-    commit: CommitMode = "auto"
+    commit: StreamCommitMode = "auto"
     reset: Reset = "latest"
     prefetch: Prefetch = 1000
 

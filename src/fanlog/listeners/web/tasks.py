@@ -101,7 +101,7 @@ class RunningTask:
             raise Stopped
 
 
-Work = Callable[[RunningTask], Awaitable[None]]
+TaskWork = Callable[[RunningTask], Awaitable[None]]
 
 
 class Tasks:
@@ -112,7 +112,9 @@ class Tasks:
         self._tasks: dict[str, RunningTask] = {}
         self._closed = False
 
-    def start(self, permit: Permit, kind: str, about: str, work: Work, *, detail: str = "") -> Task:
+    def start(
+        self, permit: Permit, kind: str, about: str, work: TaskWork, *, detail: str = ""
+    ) -> Task:
         """Begins work. The audit log has its end; the request that asks for it has its begin."""
         self._forget()
         running = [one for one in self._tasks.values() if one.task.state == "running"]
@@ -131,7 +133,7 @@ class Tasks:
         one.work = asyncio.get_running_loop().create_task(self._run(one, work))
         return task
 
-    async def _run(self, one: RunningTask, work: Work) -> None:
+    async def _run(self, one: RunningTask, work: TaskWork) -> None:
         task = one.task
         try:
             await work(one)

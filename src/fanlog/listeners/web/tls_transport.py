@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Piece
+    from fanlog.broker.ports import SendBuffer
     from fanlog.listeners.tls import TlsSocket
 
 _VECTORS_MAX = 64
@@ -48,7 +48,7 @@ class TlsTransport(asyncio.Transport):
         self._protocol = protocol
         self._loop = loop
         self._inlet = inlet
-        self._kept: deque[Piece] = deque()
+        self._kept: deque[SendBuffer] = deque()
         self._kept_bytes = 0
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
         self._told_to_pause = False
@@ -118,7 +118,7 @@ class TlsTransport(asyncio.Transport):
             self._loop.add_writer(self._fd, self._writable)
             self._keep(memoryview(data)[sent:] if sent else data)
 
-    def _keep(self, data: Piece) -> None:
+    def _keep(self, data: SendBuffer) -> None:
         self._kept.append(data)
         self._kept_bytes += len(data)
         if self._kept_bytes > self._high and not self._told_to_pause:

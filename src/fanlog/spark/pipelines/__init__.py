@@ -22,7 +22,7 @@ import msgspec
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.format.patterns import is_pattern
 from fanlog.log.files import replace_file
-from fanlog.spark.pipelines.kinds import Kind, check_value, continues, kept_value
+from fanlog.spark.pipelines.kinds import OptionKind, check_value, continues, kept_value
 
 FOLDER = Path(__file__).parent
 DESCRIPTION = "pipeline.toml"
@@ -44,7 +44,7 @@ class PipelineOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     default: str = ""
     required: bool = False
-    kind: Kind = "text"
+    kind: OptionKind = "text"
     # What is read, what is made of it, or where it goes: it stays the same as long as the state.
     decides: bool = False
 

@@ -30,7 +30,7 @@ from typing import Literal, Protocol
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.patterns import is_pattern
 
-Kind = Literal[
+OptionKind = Literal[
     "text",
     "number",
     "count",
@@ -53,7 +53,7 @@ class Described(Protocol):
     """As much of an option as is needed here."""
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> OptionKind: ...
     @property
     def default(self) -> str: ...
 
@@ -78,7 +78,7 @@ def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -
     ]
 
 
-def continues(kind: Kind, before: str, value: str) -> bool:
+def continues(kind: OptionKind, before: str, value: str) -> bool:
     """Whether a run with this value goes on where one with the value before was."""
     if kind == "topics" and not is_pattern(before):
         # Topics may be added: they are read from their beginning.
@@ -86,7 +86,7 @@ def continues(kind: Kind, before: str, value: str) -> bool:
     return before == value
 
 
-def kept_value(kind: Kind, value: str) -> str:
+def kept_value(kind: OptionKind, value: str) -> str:
     """A value as it is kept: a folder is the same one wherever a run is started."""
     return str(Path(value).resolve()) if kind == "folder" else value
 
@@ -151,7 +151,7 @@ def _is_topics(value: str) -> bool:
     return bool(names) and (len(names) == 1 or not any(map(is_pattern, names)))
 
 
-_RULES: Mapping[Kind, tuple[Callable[[str], bool], str]] = {
+_RULES: Mapping[OptionKind, tuple[Callable[[str], bool], str]] = {
     "text": (lambda _: True, "a text"),
     "number": (_is_number, "a whole number of 0 or more"),
     "count": (_is_count, "a whole number of 1 or more"),
