@@ -257,6 +257,31 @@ async def test_what_a_fenced_client_has_in_flight_is_answered_or_else_uncertain(
     assert publisher.buffered_bytes == 0
 
 
+async def test_a_client_fenced_after_a_resume_that_failed_fails_what_is_in_flight() -> None:
+    async def opens(name: str) -> TopicOpened:
+        return TopicOpened(name, 5, 1, TopicSettings())
+
+    async def cut(name: str) -> TopicOpened:
+        raise errors.ConnectionLostError("The connection was lost.")
+
+    async def registers(wanted: RegisterProducer) -> ProducerRegistered:
+        return ProducerRegistered(77, 3)
+
+    async def fences(wanted: RegisterProducer) -> ProducerRegistered:
+        raise errors.FencedError("Another client has the name.")
+
+    publisher = Publisher(Collected(), ClientOptions(producer="billing"), opens)
+    await publisher.register(registers)
+    waiting = publisher.publish(await publisher.topic("t"), b"a")
+    publisher.flush_soon()
+    await publisher.register(registers)
+    with pytest.raises(errors.ConnectionLostError):
+        await publisher.resume(cut)
+    await publisher.register(fences)
+    with pytest.raises(errors.FencedError, match="may or may not be stored"):
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+
+
 async def test_messages_that_nobody_waits_for_are_told_of_at_the_flush(data: Path) -> None:
     async with running(data) as broker:
         first = await named(broker)

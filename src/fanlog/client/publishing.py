@@ -589,6 +589,8 @@ class Publisher:
         """Tells the broker the producer's name, if it has one: for a new epoch the first time,
         and to keep it from then on."""
         name = self._options.producer
+        # Before: a fence takes topics out of one list, and a resume that failed out of the other.
+        topics = self._all_topics()
         if name and self.fenced is None:
             try:
                 given = await ask(RegisterProducer(name, *self.identity))
@@ -597,12 +599,12 @@ class Publisher:
             else:
                 self.identity = ProducerIdentity(given.id, given.epoch)
         if self.fenced is not None:
-            self.give_up(
-                FencedError(
-                    f"{self.fenced} This message was on its way when the connection was lost: it "
-                    "may or may not be stored."
-                )
+            error = FencedError(
+                f"{self.fenced} This message was on its way when the connection was lost: it "
+                "may or may not be stored."
             )
+            for topic in dict.fromkeys([*topics, *self._all_topics()]):
+                self._drop(topic, error)
 
     def _fence(self, reason: str) -> FencedError:
         """Fails whatever is published from now on, and what was not sent yet. What is in flight
