@@ -72,14 +72,20 @@ def run_seed(
     plant: Plant = nullcontext,
     keep_all: bool = False,
 ) -> tuple[Result, Simulation]:
-    """The garbage collector would free things at moments that no seed knows."""
+    """The garbage collector would free things at moments that no seed knows. What killed processes
+    leave behind is freed at the end, and may complain of it: nobody listens."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.collect()
     gc.disable()
     try:
         simulation = Simulation(seed, kinds, plant=plant, keep_all=keep_all)
-        return simulation.run(), simulation
+        result = simulation.run()
+        simulation.world.processes.clear()
+        gc.collect()
+        return result, simulation
     finally:
         gc.enable()
+        sys.unraisablehook = hook
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
