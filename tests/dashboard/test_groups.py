@@ -94,7 +94,7 @@ async def test_a_group_shows_its_partitions_and_topics(dashboard: Dashboard) -> 
     async with dashboard() as board:
         await fill(board)
         async with board.visit("/groups/late") as page:
-            await expect(page.get_by_text("Nobody reads in this group.")).to_be_visible()
+            await expect(page.get_by_text("The group has no members.")).to_be_visible()
             table = page.get_by_role("table", name="Partitions")
             await expect(table.locator("tbody tr[data-row]")).to_have_count(3)
             await page.get_by_role("searchbox", name="Search partitions by topic").fill("price")
@@ -104,7 +104,7 @@ async def test_a_group_shows_its_partitions_and_topics(dashboard: Dashboard) -> 
             topics = page.get_by_role("table", name="Topics")
             await expect(topics.locator("tbody tr[data-row]").first).to_contain_text("orders")
             await page.get_by_role("tab", name="Members").click()
-            await expect(page.get_by_text("Nobody reads in this group now.")).to_be_visible()
+            await expect(page.get_by_text("The group has no members now.")).to_be_visible()
             await axe(page)
 
 

@@ -177,7 +177,7 @@ function UserDialog({ close, done, account }) {
     <${AccountFields} state=${state} account=${account} />
     <details open=${Boolean(certificates)}>
       <summary>Certificates</summary>
-      <${Field} label="Names in client certificates that let in" hint="One a line."><textarea rows="2" spellcheck=${false} value=${certificates} onInput=${(event) => setCertificates(event.target.value)}></textarea><//>
+      <${Field} label="Names in client certificates that log in" hint="One a line."><textarea rows="2" spellcheck=${false} value=${certificates} onInput=${(event) => setCertificates(event.target.value)}></textarea><//>
     </details>
   <//>`;
 }

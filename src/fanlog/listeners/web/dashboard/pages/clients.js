@@ -84,7 +84,7 @@ function ThisProcess() {
 
   useCommand("Find the client that sends most", () => sortBy("received_rate", true));
   useCommand("Find the client that is furthest behind", () => sortBy("behind_bytes", true));
-  if (may === false) return html`<${Page} title="Clients"><${Problem} error=${{ detail: "Only admins see who is connected. Log in as one, or ask one." }} /><//>`;
+  if (may === false) return html`<${Page} title="Clients"><${Problem} error=${{ detail: "Only admins see the connections. Log in as an admin, or ask one." }} /><//>`;
 
   return html`<${Page} title="Clients" subtitle="Who is connected to this broker now, what each one follows, and how much it sends and takes.">
     <${Problem} error=${error} onRetry=${reload} />

@@ -52,7 +52,7 @@ function Task({ task, about, reload, onClose }) {
     setBusy(true);
     try {
       await api.delete(api.path`/v1/tasks/${task.id}`);
-      toast("The task ends after what it is just doing. What it has done stays done.");
+      toast("The task stops after its current step. Its finished work stays.");
       reload();
     } catch (fault) {
       toast(fault, { kind: "bad" });

@@ -94,7 +94,7 @@ function Status({ feed, live, resting, filtered }) {
   return html`<p class="feed-status" role="status" aria-live=${live && !resting ? "off" : "polite"}>
     ${state && html`<${Badge} kind=${live && !resting ? "info" : "quiet"}>${state}<//>`}
     ${parts.map((part, i) => html`<span key=${i}>${part}</span>`)}
-    ${live && feed.skipped > 0 && html`<span class="hint">More came than a page can show: these are the newest of each second.</span>`}
+    ${live && feed.skipped > 0 && html`<span class="hint">More messages came than a page can show: these are the newest of each second.</span>`}
   </p>`;
 }
 

@@ -56,7 +56,7 @@ function Sentence({ group }) {
   if (!Number(group.lag)) return html`<p class="notice">It keeps up: everything is committed.</p>`;
   const behind = `${fmt.plural(group.lag, "message")} wait${Number(group.lag) === 1 ? "s" : ""}${waited(group)}.`;
   if (group.member_count && !isLate(group)) return html`<p class="notice">It keeps up: ${fmt.plural(group.lag, "message")} ${Number(group.lag) === 1 ? "is" : "are"} on the way, the oldest for ${fmt.duration(group.lag_seconds)}.</p>`;
-  if (!group.member_count) return html`<p class="notice warn">Nobody reads in this group. ${behind} Start its members. If nobody needs it any more, delete it.</p>`;
+  if (!group.member_count) return html`<p class="notice warn">The group has no members. ${behind} Start its members. If the group is no longer needed, delete it.</p>`;
   const [slowest] = group.members;
   return html`<p class="notice warn">
     ${behind} Furthest behind is the member <code>${slowest.id}</code>${slowest.client && html` (${slowest.client})`}, with ${fmt.plural(slowest.lag, "message")} in ${fmt.plural(slowest.partitions, "partition")}.
@@ -85,7 +85,7 @@ const MEMBERS = [
 ];
 
 function Members({ group }) {
-  if (group && !group.member_count) return html`<${Empty} title="No members">Nobody reads in this group now. It continues where it has committed when a member joins.<//>`;
+  if (group && !group.member_count) return html`<${Empty} title="No members">The group has no members now. It resumes at its committed offsets when a member joins.<//>`;
   return html`<${Table} caption="Members" columns=${MEMBERS} rows=${group?.members} id=${(row) => row.id} />
     ${group && group.member_count > group.members.length && html`<p class="soft">The ${fmt.count(group.members.length)} that are furthest behind, of ${fmt.count(group.member_count)}.</p>`}`;
 }

@@ -28,9 +28,9 @@ export function State({ kind, state }) {
 // Of a group, a queue or a partition: how long its oldest message has been there.
 export function Age({ row }) {
   if (!Number(row.lag)) return html`<span class="faint">–</span>`;
-  if (row.lag_seconds === null || row.lag_seconds === undefined) return html`<span class="faint" title="It is being looked up.">…</span>`;
+  if (row.lag_seconds === null || row.lag_seconds === undefined) return html`<span class="faint" title="The broker is looking it up.">…</span>`;
   const sure = row.lag_seconds_known !== false;
-  return html`<span class=${ageClass(row.lag_seconds)} title=${sure ? "" : "At least: older ones are still being looked up."}>
+  return html`<span class=${ageClass(row.lag_seconds)} title=${sure ? "" : "At least this many: the broker is still reading older ones."}>
     ${sure ? "" : "at least "}${fmt.duration(row.lag_seconds)}
   </span>`;
 }

@@ -10,7 +10,7 @@ const POLL_MS = 5000;
 const RUN_STATES = {
   running: ["info", "Running", ""],
   done: ["ok", "Done", ""],
-  stopped: ["quiet", "Stopped", "Somebody stopped it. Run it again, and it goes on where it was."],
+  stopped: ["quiet", "Stopped", "Somebody stopped it. Run it again to resume."],
   failed: ["bad", "Failed", ""],
   silent: ["warn", "Silent", "It has said nothing for two minutes. It may have been killed, or its display was closed."],
 };

@@ -62,7 +62,7 @@ function Figures({ queue }) {
 function Sentence({ queue }) {
   if (!Number(queue.lag) && queue.dead_lettered) return html`<p class="notice">No job waits, but some failed for good. <${Link} to=${deadLetters(queue)}>See why<//></p>`;
   if (!Number(queue.lag)) return html`<p class="notice">Every job is done.</p>`;
-  if (queue.state === "inactive") return html`<p class="notice warn">No worker is here. ${fmt.plural(queue.lag, "job")} wait${Number(queue.lag) === 1 ? "s" : ""}${waited(queue)}. Start a worker. If nobody needs the queue any more, delete it.</p>`;
+  if (queue.state === "inactive") return html`<p class="notice warn">The queue has no workers. ${fmt.plural(queue.lag, "job")} wait${Number(queue.lag) === 1 ? "s" : ""}${waited(queue)}. Start a worker. If the queue is no longer needed, delete it.</p>`;
   if (queue.waiting > queue.in_flight && isLate(queue)) return html`<p class="notice warn">${fmt.plural(queue.waiting, "job")} wait${Number(queue.waiting) === 1 ? "s" : ""}${waited(queue)}. Start more workers if that number grows. Workers that hold jobs for long are first in the list below.</p>`;
   return null;
 }

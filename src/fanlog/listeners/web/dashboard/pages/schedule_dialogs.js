@@ -5,7 +5,7 @@ import { api, stringify, usePoll } from "/dashboard/core/api.js";
 import { fmt } from "/dashboard/core/format.js";
 import { route } from "/dashboard/core/router.js";
 
-const MISSED = [["once", "run once for all that were missed"], ["skip", "leave them out"]];
+const MISSED = [["once", "run once for all missed runs"], ["skip", "leave them out"]];
 const EVERY = [["every", "Every so often"], ["cron", "At fixed times (cron)"]];
 const VALUES = [["text", "Text"], ["json", "JSON"], ["base64", "Base64"]];
 const UNITS = [["1", "seconds"], ["60", "minutes"], ["3600", "hours"], ["86400", "days"]];

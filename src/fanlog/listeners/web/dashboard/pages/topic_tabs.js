@@ -48,7 +48,7 @@ const SEGMENTS = [
   { key: "offsets", label: "Offsets", align: "right", cell: (row) => html`${fmt.count(row.base_offset)} – ${row.active ? html`<${Badge} kind="info">written to<//>` : fmt.count(row.next_offset)}` },
   { key: "bytes", label: "Size", align: "right", cell: (row) => fmt.bytes(row.bytes) },
   { key: "generation", label: "Compacted", align: "right", hideOnPhone: true, cell: (row) => (row.generation ? fmt.plural(row.generation, "time") : faint("never")) },
-  { key: "newest", label: "Newest message", align: "right", hideOnPhone: true, cell: (row) => (row.newest_us ? html`<${Ago} time=${seconds(row.newest_us)} />` : html`<span class="faint" title="Nobody has looked into this file since the broker started">not known</span>`) },
+  { key: "newest", label: "Newest message", align: "right", hideOnPhone: true, cell: (row) => (row.newest_us ? html`<${Ago} time=${seconds(row.newest_us)} />` : html`<span class="faint" title="The broker has not read this file since its start">not known</span>`) },
 ];
 
 function OnlyPartition({ partition, setPartition }) {
@@ -73,7 +73,7 @@ const READERS = [
 
 const POLICIES = {
   "catch-up": html`<span title="Reads what it missed from disk">catches up</span>`,
-  skip: html`<span title="Jumps to the newest message, and is told what it missed">skips</span>`,
+  skip: html`<span title="Jumps to the newest message, and gets a gap for the missed ones">skips</span>`,
   disconnect: html`<span title="Is disconnected, and told why">is disconnected</span>`,
 };
 
@@ -123,7 +123,7 @@ const PRODUCERS = [
   { key: "partitions", label: "Partitions", align: "right", hideOnPhone: true, cell: (row) => fmt.count(row.partitions) },
   { key: "sequence", label: "Last sequence", align: "right", hideOnPhone: true, cell: (row) => fmt.count(row.sequence) },
   { key: "offset", label: "Last message", align: "right", cell: (row) => html`<span class="nowrap">partition ${row.partition}, offset ${fmt.count(row.offset)}</span>` },
-  { key: "time", label: "When", align: "right", cell: (row) => (row.time_us ? html`<${Ago} time=${seconds(row.time_us)} />` : html`<span class="faint" title="Its last message is not kept any more">long ago</span>`) },
+  { key: "time", label: "When", align: "right", cell: (row) => (row.time_us ? html`<${Ago} time=${seconds(row.time_us)} />` : html`<span class="faint" title="Its last message was deleted">long ago</span>`) },
 ];
 
 export function Producers(props) {

@@ -26,7 +26,7 @@ export default function TransactionsPage() {
     const name = row.id || row.number;
     const sure = await confirm({
       title: `Abort ${name}?`,
-      text: `Its ${fmt.plural(row.messages, "staged message")} will be forgotten. The program that began it gets an error when it goes on, and has to begin again.`,
+      text: `Its ${fmt.plural(row.messages, "staged message")} will be dropped. The program that began the transaction gets an error, and has to begin again.`,
       action: "Abort the transaction",
       danger: true,
     });
