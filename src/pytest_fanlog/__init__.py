@@ -1,6 +1,6 @@
-"""The pytest plugin of Fanlog; pytest finds it by itself. It needs no other plugin.
+"""The pytest plugin of Fanlog. pytest finds it by itself, and it needs no other plugin.
 
-Law: nothing of Fanlog is imported before a test asks for a fixture, so that it costs other projects
+Law: the plugin imports nothing of Fanlog before a test uses a fixture, so it costs other projects
 nothing.
 
 | fixture | gives |

@@ -48,7 +48,7 @@ def test_the_time_runs_until_it_is_frozen() -> None:
     before_us = clock.monotonic_us()
     clock.advance(3600)
     assert clock.monotonic_us() - before_us >= 3_600_000_000
-    with pytest.raises(errors.InvalidArgumentError, match="only goes forward"):
+    with pytest.raises(errors.InvalidArgumentError, match="only moves forward"):
         clock.advance(-1)
 
 

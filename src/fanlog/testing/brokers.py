@@ -1,5 +1,5 @@
 """Brokers for tests: in the test's own process, in memory unless they get a folder, with a clock
-to move, and with assertions. One for asyncio, and one for plain code."""
+that tests move, and with assertions. One for asyncio, and one for blocking code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DRAIN_SECONDS = 0.2
 class BrokerForTests(node.Broker):
     """`fanlog.Broker` for tests. Made by `fanlog.testing.broker()`.
 
-    `clock` moves its time. `url` and `redis_url` are for code that wants to connect: the first look
-    at one opens its listener on a free port.
+    `clock` moves its time. `url` and `redis_url` are for code that connects: the first use of one
+    opens its listener on a free port.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BrokerForTests(node.Broker):
         await super().stop()
 
     def _attend(self) -> None:
-        """Does what has fallen due, on the broker's loop, wherever the clock was moved."""
+        """Does all due work, on the broker's loop, from whichever thread the clock was moved."""
         loop, running = self._loop, self._node
         if loop is None or running is None:
             return
@@ -104,7 +104,8 @@ class BrokerForTests(node.Broker):
         timeout_seconds: float = 1.0,
     ) -> list[Message]:
         """Waits until a message with this key, value and headers is there, or exactly `count` of
-        them, and returns them. Otherwise it raises AssertionError, which shows what is there.
+        them, and returns them. Otherwise it raises AssertionError, which shows the messages of the
+        topic.
 
         `value` is bytes, str, None for a tombstone, or an object, which is compared with what
         `message.decode(type(value))` gives. `json` is compared with `message.decode()`.

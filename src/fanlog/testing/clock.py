@@ -1,8 +1,7 @@
-"""A clock that tests move. Leases, sessions, retention, retry delays and scheduled messages of the
-brokers that it is given to go by it. It runs as usual, until it is advanced or frozen.
+"""A clock that tests move. Leases, sessions, retention, retry delays and scheduled messages of its
+brokers use it. It runs as usual, until a test advances or freezes it.
 
-Law: both of a broker's clocks move together, so that a broker never takes it for a wall clock that
-somebody has set."""
+Law: both clocks of a broker move together, so the broker never sees a changed wall clock."""
 
 from __future__ import annotations
 
@@ -44,10 +43,10 @@ class Clock:
         return self.now_us() / 1e6
 
     def advance(self, seconds: float) -> None:
-        """Moves the time, and has the brokers do all that is due then: when this returns, leases
-        that ran out are free, and messages past their retention are deleted."""
+        """Moves the time, and lets the brokers do all work that is then due: when this returns,
+        expired leases are free, and messages past their retention are deleted."""
         if seconds < 0:
-            raise InvalidArgumentError("A clock only goes forward: give 0 seconds or more.")
+            raise InvalidArgumentError("A clock only moves forward: use 0 seconds or more.")
         with self._lock:
             moved_us = round(seconds * 1e6)
             self._ahead_us += moved_us
@@ -63,7 +62,7 @@ class Clock:
                 self._frozen_us = self._real_us()
 
     def unfreeze(self) -> None:
-        """Lets the time run on from where it is."""
+        """Lets the time run again."""
         with self._lock:
             if self._frozen_us is not None:
                 self._ahead_us += self._frozen_us - self._real_us()

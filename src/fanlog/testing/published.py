@@ -1,4 +1,4 @@
-"""What was published, for tests to look at, and the words for what was not."""
+"""Published messages for tests, and the sentence for those that are missing."""
 
 from __future__ import annotations
 
