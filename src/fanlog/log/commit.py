@@ -1,7 +1,8 @@
 """Group commit: everything that arrives while one sync runs becomes durable with the next.
 
-The loop thread adds and kicks; one worker thread writes and syncs. They hand each other whole
-groups: the loop thread owns what waits, the worker owns what it was given, and nobody polls.
+The loop thread adds pieces and starts a sync; one worker thread writes and syncs. They pass whole
+groups to each other: the loop thread owns the pieces that wait, the worker owns the group that it
+received. Nobody polls.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Group:
 
 
 class GroupCommit:
-    """Makes pieces durable through the journal and says when they are.
+    """Makes pieces durable through the journal, and calls back when they are.
 
     `post` runs a callable on the loop thread, as `loop.call_soon_threadsafe` does.
     """
@@ -73,7 +74,7 @@ class GroupCommit:
         self._worker: Thread | None = None
         self.syncs = Histogram(SYNC_US)
         self.sync_sizes = Histogram(SYNC_BYTES)
-        # Hears of a commit that took longer than `slow_ns`: how long, its bytes, and of which logs.
+        # Called after a sync that took longer than `slow_ns`, with its time, bytes and logs.
         self.slow: Callable[[int, int, Iterable[PartitionLog]], None] | None = None
         self.slow_ns = 1 << 62
 
@@ -107,7 +108,7 @@ class GroupCommit:
         return self.syncs, self.sync_sizes
 
     def kick(self) -> None:
-        """Starts a commit of all that waits, unless one is running: its end starts the next."""
+        """Starts a sync of everything that waits. If one is running, its end starts the next."""
         if self._running is not None or not self._waiting.dones:
             return
         group, self._waiting = self._waiting, _Group()
@@ -119,9 +120,10 @@ class GroupCommit:
         self._inbox.put(group)
 
     def drain(self) -> None:
-        """Blocks the loop thread until everything added is durable or has failed, and said so.
+        """Blocks the loop thread until everything added is durable or has failed, and all callbacks
+        have run.
 
-        It is for a stop: what lacks descriptors or memory is tried again only for so long.
+        For a stop: a lack of descriptors or memory is retried only for a limited time.
         """
         self.journal.patience.hurry()
         self.kick()
@@ -149,7 +151,7 @@ class GroupCommit:
             except OSError as fault:
                 group.error = commit_error(fault, self.journal.folder)
             except Exception as fault:
-                # The outermost edge of the thread: publishers must hear of it, whatever it is.
+                # The outermost edge of the thread: publishers must get the error, whatever it is.
                 logger.exception("The commit thread failed.")
                 group.error = LogFailedError(
                     f"Committing failed ({fault!r}): restart the broker and report this."
@@ -162,11 +164,11 @@ class GroupCommit:
         try:
             self._post(lambda: self._complete(group))
         except RuntimeError:
-            # The loop is closed already; whoever stops it drains, and completes the group there.
+            # The loop is closed. The code that stops it drains, and completes the group there.
             logger.debug("A commit ended after the loop.")
 
     def _complete(self, group: _Group) -> None:
-        """On the loop thread: starts the next commit, then tells who waited for this one."""
+        """On the loop thread: starts the next sync, then runs the callbacks of this one."""
         if group.completed:
             return
         group.completed = True
@@ -196,7 +198,7 @@ class GroupCommit:
 
 
 def _tell(dones: list[Done], error: FanlogError | None) -> None:
-    """One that fails must not keep the others from hearing."""
+    """A callback that fails must not stop the others."""
     for done in dones:
         try:
             done(error)

@@ -50,7 +50,7 @@ _SEGMENTS_PER_RETENTION = 4
 
 
 class LogResources:
-    """What all logs of a store share."""
+    """Resources that all logs of a store share."""
 
     __slots__ = (
         "errands",
@@ -69,31 +69,31 @@ class LogResources:
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
-        # Who does what takes long.
+        # Runs slow work.
         self.errands: Errands = AtOnce()
         self.removals = Removals()
         self.reserve = Reserve()
-        # Logs that have failed, or have damage or batches that do not decode, or had. Nobody has to
-        # ask all of them.
+        # Logs that have, or had, a failure, damage, or batches that do not decode. With this list
+        # nobody has to ask every log.
         self.troubled: set[Owner] = set()
-        # What a start found wrong with the data folder, for people.
+        # Problems with the data folder that the start found, for users.
         self.problems: list[str] = []
 
     def for_opening(self) -> LogResources:
-        """The same for a thread that opens logs: descriptors and syncs of its own."""
+        """A copy for a thread that opens logs: with its own descriptors and syncs."""
         own = LogResources(self.options)
         own.indexes, own.removals = self.indexes, self.removals
         own.problems, own.troubled, own.reserve = self.problems, self.troubled, self.reserve
         return own
 
     def report(self, problem: str) -> None:
-        """Notes what a start found wrong: in the log, and for `health`."""
+        """Records a problem that the start found: in the log file, and for `health`."""
         logger.error("%s", problem)
         self.problems.append(problem)
 
 
 class DiskLog:
-    """The segments of one partition, and the place where the next piece goes."""
+    """The segments of one partition, and the position of the next piece."""
 
     __slots__ = (
         "allocated",
@@ -138,9 +138,9 @@ class DiskLog:
         # Records before this offset were deleted, even where their segment is still there.
         self.deleted_before = 0
         self.compacted = Compacted()
-        # Whether it is written down that some batches have a priority.
+        # Whether it is recorded on disk that some batches have a priority.
         self.ranked = False
-        # Which starts of the broker wrote what is there.
+        # The broker starts (epochs) that wrote the log.
         self.epochs: Epochs = ()
         # Batches that compaction could not decode, by their first offsets.
         self.unreadable: dict[int, DamagedRange] = {}
@@ -155,13 +155,13 @@ class DiskLog:
         self.unsynced: list[int] = []
         self.unsynced_folders = False
         self.producers: Callable[[], Iterable[ProducerHistory]] | None = None
-        # The segment whose file of producers is there, durably; and the one whose file is being
-        # made. -1 for none.
+        # The segment with a durable file of producers, and the one whose file is being written. -1
+        # for none.
         self.producers_base = -1
         self.producers_due = -1
-        # Segments that are no longer in the list, and whose files are still there.
+        # Segments that were dropped from the list, but still have files.
         self.to_delete: tuple[Segment, ...] = ()
-        # Who waits for the file of producers of the active segment.
+        # Callbacks that wait for the file of producers of the active segment.
         self.proven: list[Proven] = []
 
     @property
@@ -178,7 +178,7 @@ class DiskLog:
         return log_path(self.folder, self.segments[-1])
 
     def write(self, piece: Piece, base: int, first_time_us: int, last_time_us: int) -> None:
-        """Puts a piece that begins with offset `base` behind the last one."""
+        """Appends a piece that begins with offset `base`."""
         size = len(piece)
         at = self.position
         if at + size > self.allocated:
@@ -240,8 +240,8 @@ class DiskLog:
             logger.warning("That %s has priorities is not written down: %s", self.folder, fault)
 
     def save_producers(self) -> None:
-        """Has it written down who wrote before the active segment, if that is not there yet. There
-        may be thousands: they are asked in slices, and a thread writes."""
+        """Starts to save the producers before the active segment, unless they are saved. There may
+        be thousands: they are collected in slices, and a thread writes them."""
         base = self.segments[-1].base
         if base and self.producers_base != base and self.producers_due < 0:
             self.producers_due = base
@@ -280,8 +280,8 @@ class DiskLog:
         self.save_producers()
 
     def when_proven(self, call: Proven) -> None:
-        """Calls when it is durable who wrote before the active segment, so that batches there need
-        not prove it any more; or with what kept it from being written."""
+        """Calls back when the producers before the active segment are durable, or with the error.
+        After that, the batches before it are not needed to recover producers."""
         if not self.segments or self.segments[-1].base in (0, self.producers_base):
             call(None)
             return
@@ -302,7 +302,7 @@ class DiskLog:
             # An empty one is only in the list when offsets were skipped past it.
             remove_if_there(log_path(self.folder, active))
             if others and others[-1].next_offset < next_offset:
-                # What is between them is missing, and must be found missing by whoever reads on.
+                # The offsets between them are missing, and readers must see that.
                 others[-1] = others[-1].reaching(next_offset)
             return tuple(others)
         assert active.index is not None
@@ -402,8 +402,9 @@ class DiskLog:
             self._drop_first(count)
 
     def _too_much(self, segment: Segment, kept: int, bytes_max: int) -> bool:
-        """Whether the oldest segment goes by size. One from before `retention_bytes` was made
-        smaller may be a large part of what is to be kept: it waits until others are there."""
+        """Whether retention by size deletes the oldest segment. A segment written before
+        `retention_bytes` was reduced may be a large part of the log: it stays until others are
+        there."""
         if kept <= bytes_max:
             return False
         share = bytes_max // _SEGMENTS_PER_RETENTION
@@ -448,9 +449,9 @@ class DiskLog:
         self.quarantine.drop_before(offset)
 
     def swap(self, gone: tuple[Segment, ...], made: Segment, facts: SealedIndex, path: str) -> bool:
-        """Puts a compacted segment, whose file waits as `path`, in the place of others.
+        """Replaces segments with a compacted one, whose file is at `path`.
 
-        False if they are not all there any more. The caller removes their files, once the new
+        False if some of the old segments are gone. The caller removes the old files when the new
         name is durable.
         """
         segments = self.segments
@@ -459,7 +460,7 @@ class DiskLog:
         if self.deleted or first < 0 or segments[first:end] != gone:
             return False
         if gone[-1].next_offset > self.producers_base:
-            # The old files prove who wrote; what comes in their place does not.
+            # The old files prove the producers; the compacted file does not.
             return False
         new_path = log_path(self.folder, made)
         os.rename(path, new_path)
@@ -469,7 +470,7 @@ class DiskLog:
         return True
 
     def remove_files(self, segment: Segment) -> None:
-        """Removes what a segment that is no longer in the list has on disk. Any thread."""
+        """Deletes the files of a segment that is no longer in the list. Any thread."""
         path = log_path(self.folder, segment)
         remove_if_there(path)
         remove_if_there(index_path(self.folder, segment))
@@ -477,7 +478,7 @@ class DiskLog:
 
     def _drop_first(self, count: int) -> None:
         gone = self.segments[:count]
-        # First the list, then the files, the oldest first: after a crash there is no hole.
+        # First the list, then the files, oldest first: a crash must not leave a gap.
         self.segments = self.segments[count:]
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
         self.quarantine.drop_before(self.start_offset)
@@ -487,14 +488,14 @@ class DiskLog:
         self._delete_segments()
 
     def _delete_segments(self) -> None:
-        """Has the files of dropped segments removed, once it is durable who wrote them."""
+        """Deletes the files of dropped segments when their producers are durable."""
         count = sum(segment.next_offset <= self.producers_base for segment in self.to_delete)
         if count:
             gone, self.to_delete = self.to_delete[:count], self.to_delete[count:]
             self.shared.removals.add(lambda: self._remove(gone))
 
     def _remove(self, gone: tuple[Segment, ...]) -> None:
-        """Removes the files of segments that are no longer in the list. Any thread."""
+        """Deletes the files of segments that are no longer in the list. Any thread."""
         if self.deleted:
             return
         # The names that keep the offsets going must outlive the files that go.
@@ -509,16 +510,16 @@ class DiskLog:
         self.shared = shared
 
     def track_unsynced(self) -> None:
-        """From now on `sync` is about sealed segments too; those that there are count as unsynced.
-        A log with durability fsync does so from the begin."""
+        """From now on `sync` covers sealed segments too; the existing ones count as unsynced. A log
+        with durability fsync does this from the start."""
         if not self.tracks_unsynced:
             self.tracks_unsynced = True
             self.unsynced = [segment.base for segment in self.segments[:-1]]
             self.unsynced_folders = True
 
     def note_unsynced(self, synced_end: int | None, end_offset: int) -> None:
-        """What a start found past `synced_end` may be in the kernel's memory only, and is seen
-        from now on: the next sync takes it along. None stands for all of it."""
+        """Data past `synced_end` may be only in the kernel's memory, and readers see it from now
+        on: the next sync includes it. None means all of the log."""
         if not self.segments or synced_end == end_offset:
             self.unsynced = []
             self.unsynced_folders = False
@@ -527,15 +528,16 @@ class DiskLog:
         self.unsynced_folders = True
 
     def sync(self) -> None:
-        """Makes everything written before the call durable: of a log that does not
-        `track_unsynced`, as far as it is in the active segment. Blocks; any thread."""
-        # One at a time: what another thread has taken off the list is not durable before it ends.
+        """Makes everything written before the call durable. For a log that does not
+        `track_unsynced`, only the active segment. Blocks; any thread."""
+        # One at a time: a segment that another thread took off the list is durable only when that
+        # thread ends.
         with self.shared.syncing:
             self._sync()
 
     def _sync(self) -> None:
         segments = self.segments
-        # One that is being deleted too: a crash may bring it back whole.
+        # Also a segment that is being deleted: a crash may bring it back whole.
         if not segments:
             return
         # The active one is looked up first: if it is sealed meanwhile, it is still in the list.
@@ -543,15 +545,15 @@ class DiskLog:
         bases = [segments[-1].base, *unsynced]
         folders = [self.folder, *self._folders_above()]
         for base in bases:
-            # Deleted meanwhile, by retention or with its topic: there is nothing to keep. Or
-            # compacted, and what takes its place is durable.
+            # Deleted meanwhile by retention or with its topic: nothing to keep. Or compacted: its
+            # replacement is durable.
             with suppress(FileNotFoundError):
                 sync_file(plain_path(self.folder, base))
         for folder in folders:
             with suppress(FileNotFoundError):
                 sync_folder(folder)
-        # Only now: whoever tries again after a fault has to sync them all. The loop thread may
-        # have added others meanwhile, at the end.
+        # Only now: a retry after a fault has to sync them all. The loop thread may have added
+        # others at the end meanwhile.
         del self.unsynced[: len(unsynced)]
         self.unsynced_folders = False
 
@@ -569,19 +571,19 @@ class DiskLog:
 
     def close(self) -> None:
         if self.producers_due >= 0 and not self.deleted:
-            # Nobody has got to it, or nobody hears any more that it is done.
+            # The work did not start, or its callback will not run any more.
             self.producers_due = -1
             self.save_producers()
         self.shared.pool.close(self)
 
     def abandon(self) -> None:
-        """Nobody writes to the log or looks for its files any more."""
+        """Closes the files. The log gets no writes and no reads after this."""
         self.deleted = True
         self.close()
         self._tell_proven(TopicDeletedError("The topic was deleted."))
 
     def forget_indexes(self) -> None:
-        """Drops what is kept of a deleted log. Any thread."""
+        """Drops the cached indexes of a deleted log. Any thread."""
         for segment in self.segments:
             self.shared.indexes.forget(log_path(self.folder, segment))
 

@@ -1,9 +1,8 @@
-"""Work that a log hands to somebody else, because it would hold up whoever writes: it goes to a
-thread, or over the loop in slices. A log by itself, in a tool or while a broker starts, does it
-at once.
+"""Slow work of a log that must not hold up writers: it runs in a thread, or on the loop in slices.
+A log on its own, in a tool or while a broker starts, runs it at once.
 
-What is removed from disk goes in the order it was handed over, one after the other: after a crash
-a log must not have a hole.
+Files are deleted in the order of the calls, one after the other: after a crash a log must not have
+a gap.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ logger = logging.getLogger("fanlog.log")
 
 T = TypeVar("T")
 
-# How often whoever waits for the end of a hold looks whether the broker stops.
+# While a hold lasts, the waiting thread checks this often whether the broker stops.
 _HOLD_LOOK_SECONDS = 0.05
 
 
 class Errands(Protocol):
-    """Who does the work. Both may do it at once."""
+    """Runs the work. Both methods may run it at once."""
 
     def in_background(
         self, work: Callable[[], T], done: Callable[[T | Exception], None], /
@@ -56,24 +55,24 @@ class AtOnce:
 
 
 class Removals:
-    """Files that nobody looks for any more, and how they are removed. Large ones take long."""
+    """Deletes files that are no longer used. Large files take long."""
 
     def __init__(self) -> None:
         self.errands: Errands = AtOnce()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running: Callable[[], None] | None = None
-        # How many have said that nothing may go for now. Safe from any thread.
+        # Number of holds. Safe from any thread.
         self._holds = 0
         self._released = Condition()
 
     def hold(self) -> None:
-        """Nothing is removed from now on. What is being removed already may go on: nobody who
-        looks at the lists now finds it there."""
+        """Pauses deletion. A deletion that has started may continue: its file is no longer in any
+        list."""
         with self._released:
             self._holds += 1
 
     def release(self) -> None:
-        """Ends a `hold`, from any thread. What has waited goes on with `resume`."""
+        """Ends a `hold`, from any thread. Call `resume` on the loop after it."""
         with self._released:
             self._holds -= 1
             self._released.notify_all()
@@ -83,8 +82,8 @@ class Removals:
         self._next()
 
     def wait(self, stopped: Callable[[], bool]) -> bool:
-        """For whoever removes files in a thread of its own: blocks while nothing may go. False if
-        it was `stopped` before."""
+        """For a thread that deletes files itself: blocks during a hold. False if `stopped` before
+        its end."""
         with self._released:
             while self._holds:
                 if stopped():
@@ -93,13 +92,13 @@ class Removals:
         return True
 
     def add(self, remove: Callable[[], None]) -> None:
-        """Runs `remove` in a thread, after all that came before it. It may leave files behind, if
-        it says so with an `OSError`: a start finds them. It can be run twice."""
+        """Runs `remove` in a thread, after all earlier ones. It may leave files behind and raise
+        `OSError`: the next start finds them. It must be safe to run twice."""
         self._waiting.append(remove)
         self._next()
 
     def finish(self) -> None:
-        """Does what still waits, before the broker ends and when its threads have."""
+        """Runs the remaining deletions, when the broker's threads have ended."""
         if self._running is not None:
             # Maybe it was called off before it began.
             self._waiting.appendleft(self._running)

@@ -31,7 +31,7 @@ _HEADER = Struct("<8sIIqqqq")
 _MAGIC = b"FANLIDX1"
 _CRC_FROM = 16
 _ENTRY_BYTES = 24
-# What an index costs in memory beside its entries.
+# Memory of an index besides its entries.
 _OBJECT_BYTES = 512
 
 
@@ -46,7 +46,7 @@ class Index:
         self.times = array("q")
 
     def add(self, offset: int, position: int, time_us: int) -> None:
-        # The offset comes last: whoever sees it finds the other two.
+        # The offset is written last: a reader that sees it also finds the other two.
         self.positions.append(position)
         self.times.append(time_us)
         self.offsets.append(offset)
@@ -67,7 +67,7 @@ class Index:
 
 
 class SealedIndex(NamedTuple):
-    """What an `.idx` file says."""
+    """The contents of an `.idx` file."""
 
     entries: Index
     base_offset: int

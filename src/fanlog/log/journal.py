@@ -1,9 +1,9 @@
-"""The commit journal: one file to sync for all topics with durability fsync.
+"""The journal: one file to sync for all topics with durability fsync.
 
-Two files in `<data>/journal/` are used in turn. Each is written with zeros ahead of use, so that
-an fdatasync finds no metadata to write. A file is used again only when every log that has a piece
-in it was synced itself (a checkpoint), and `ends.py` has written down how far. What the files hold
-is in `journal_file.py`.
+Two files in `<data>/journal/` take turns. Each is filled with zeros before use, so that fdatasync
+has no metadata to write. A file is used again only after a checkpoint: every log with a piece in it
+was synced itself, and `ends.py` has recorded the synced ends. `journal_file.py` describes the
+contents.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = logging.getLogger("fanlog.log")
 
 Sync = Callable[[int], None]
 
-# A file grows by doubling from here: one quiet topic should not cost what a busy broker needs.
+# A file starts at this size and doubles: one quiet topic should not cost as much as a busy broker.
 _FIRST_BYTES = 1 * MIB
 # Pieces are joined into groups of about this size: one write and one checksum for many.
 _GROUP_BYTES = 4 * MIB
-# So many marks are in one group: it fits the smallest file.
+# Marks in one group at most: such a group fits the smallest file.
 _MARKS_MAX = 128
 _ZEROS = bytes(1 * MIB)
 
@@ -68,7 +68,7 @@ class Journal:
         self.folder = folder
         self.bytes_max = bytes_max
         self.ends = ends
-        # Set by a failed commit: the next start has to replay what is here.
+        # Set when a sync failed: the next start has to replay the journal.
         self.failed = False
         self.generation = epoch << 32 | 1
         os.makedirs(folder, exist_ok=True)
@@ -94,10 +94,10 @@ class Journal:
             raise
 
     def commit(self, entries: Sequence[tuple[PartitionLog, Piece]], sync: Sync) -> None:
-        """Returns when all pieces are durable. Blocks, also as long as the system has no
-        descriptor or memory for it; raises `OSError`, and is no use then.
+        """Writes pieces and returns when all of them are durable. Blocks, also while the system is
+        out of descriptors or memory. Raises `OSError`; the journal is unusable after that.
 
-        What has to be done again is done again in place: a piece must not be in the journal twice.
+        Retries write to the same position: a piece must not be in the journal twice.
         """
         logs: list[PartitionLog] = []
         pieces: list[Piece] = []
@@ -130,8 +130,8 @@ class Journal:
         self._touched.update(dict.fromkeys(logs))
 
     def _bypass(self, logs: dict[PartitionLog, None], sync: Sync) -> None:
-        """For pieces larger than a whole file, or without disk space for it: the logs' own files
-        will do. A start has to know that those were synced: it is written down here."""
+        """For pieces larger than a whole file, or when there is no disk space for one: syncs the
+        logs' own files instead, and records in the journal that they were synced."""
         marks = self._sync_logs(logs)
         for i in range(0, len(marks), _MARKS_MAX):
             group = encode_marks(marks[i : i + _MARKS_MAX])
@@ -162,15 +162,15 @@ class Journal:
         """Syncs logs; how far each of them is safe now at least."""
         marks: list[SyncMark] = []
         for log in logs:
-            # Looked at before: what comes meanwhile may miss the sync.
+            # Read before the sync: data that arrives meanwhile may miss it.
             marks.append(SyncMark(log.owner, log.end_offset))
             self.patience.until_done(log.sync, "A log's sync")
         return marks
 
     def _has_room(self, needed: int, sync: Sync) -> bool:
-        """Whether so many bytes fit into the current file, which grows if it may.
+        """Whether `size` bytes fit into the current file. It grows if it may.
 
-        What was written there is synced before: should the growth fail, it is about the growth.
+        Data already in the file is synced first, so that a failure can only be about the growth.
         """
         file = self._files[self._current]
         end = self._position + needed
@@ -192,7 +192,7 @@ class Journal:
         return True
 
     def _switch(self, sync: Sync) -> None:
-        """Goes on in the other file, and has the logs of this one synced meanwhile."""
+        """Switches to the other file, and has the logs of this one synced meanwhile."""
         if not self._position:
             return
         self._sync_file(sync)
@@ -217,7 +217,8 @@ class Journal:
         self.generation = generation
 
     def _make_checkpoint(self, logs: Iterable[PartitionLog], generation: int) -> None:
-        """Syncs the logs that have pieces before a generation: nobody needs those any more."""
+        """Syncs the logs that have pieces before a generation. After that those pieces are not
+        needed."""
         try:
             self._forget_before(logs, generation)
         except Exception as fault:

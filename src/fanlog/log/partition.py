@@ -55,14 +55,14 @@ class PartitionLog:
         self.durability: Durability = settings.level
         self.tail = Tail()
         self.last_time_us = 0
-        # Why it takes no more writes. Only `fail` and the end of the log set it.
+        # The reason why the log takes no more writes. Only `fail` and the end of the log set it.
         self.failure: FanlogError | None = None
-        # What a start found out about producers. The broker empties it after use.
+        # Producers that recovery found at start. The broker empties the list after use.
         self.recovered: list[ProducerRun] = []
         # Of a log in memory; one on disk keeps it there.
         self._deleted_before = 0
         self._disk = disk
-        # All that is appended between two starts is of one epoch.
+        # Everything appended between two starts has the same epoch.
         self._epoch_noted = disk is None
 
     @classmethod
@@ -76,10 +76,10 @@ class PartitionLog:
         *,
         clean: CleanLog | None = None,
     ) -> PartitionLog:
-        """The log that is kept in `folder`, recovered; an empty one if there is no folder yet.
+        """Opens the log in `folder` and recovers it; an empty log if there is no folder yet.
 
-        `known` is for a log with durability fsync: what the journal has of it, and how far it was
-        synced. `clean` is how a clean stop left it. The caller syncs the log if it `needs_sync`.
+        `known` is for a log with durability fsync: its batches in the journal, and its synced end.
+        `clean` describes the log after a clean stop. The caller syncs the log if it `needs_sync`.
         """
         disk = DiskLog(folder, owner, settings, shared)
         log = cls(settings, owner, disk)
@@ -90,30 +90,30 @@ class PartitionLog:
         return log
 
     def fail(self, failure: FanlogError) -> None:
-        """From now on the log takes no more writes. What went wrong first stays the reason."""
+        """Stops all further writes. The first failure stays the reason."""
         self.failure = self.failure or failure
         if self._disk is not None:
             self._disk.shared.troubled.add(self.owner)
 
     def join(self, shared: LogResources) -> None:
-        """Shares with all other logs from now on; it was opened apart from them."""
+        """Shares resources with all other logs from now on. It was opened apart from them."""
         if self._disk is not None:
             self._disk.join(shared)
 
     def describe(self) -> CleanLog | None:
-        """What the log is at a clean stop. None for one that the next start has to scan."""
+        """Describes the log at a clean stop. None if the next start has to scan it."""
         if self._disk is None or self.failure is not None or self.recovered:
             return None
         return describe(self._disk, self.end_offset)
 
     def moment(self) -> LogMoment | None:
-        """What a backup keeps of the log as it is now; None for one without files."""
+        """The state of the log for a backup; None for a log without files."""
         disk = self._disk
         return None if disk is None else moment_of(disk, self.tail.end_offset)
 
     def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
-        """Asks `histories` with each new segment who has written so far, to keep it beside the
-        log. What they have past the segment's begin is left out."""
+        """With each new segment, saves the producers that `histories` returns beside the log.
+        Batches past the segment's first offset are not included."""
         if self._disk is not None:
             self._disk.producers = histories
 
@@ -123,8 +123,8 @@ class PartitionLog:
         return self._disk is not None and self._disk.ranked
 
     def mark_ranked(self, *, at_once: bool = False) -> bool:
-        """Has it written down that some of its batches have a priority; whether that is under way.
-        A log without files has to be asked again."""
+        """Starts to record that some batches have a priority. Returns whether the write is under
+        way. Call it again for a log without files."""
         return self._disk is None or self._disk.mark_ranked(at_once=at_once)
 
     @property
@@ -139,7 +139,7 @@ class PartitionLog:
 
     @property
     def bytes(self) -> int:
-        """What is kept: on disk, or of a memory log in its tail."""
+        """Size in bytes: on disk, or of the tail for a memory log."""
         return self.tail.bytes if self._disk is None else self._disk.bytes
 
     @property
@@ -147,7 +147,7 @@ class PartitionLog:
         return 0 if self._disk is None else len(self._disk.segments)
 
     def segment_notes(self, first: int, count: int) -> list[SegmentNote]:
-        """So many of its segments from the one at index `first` on, oldest first."""
+        """`count` segments, oldest first, from index `first` on."""
         disk = self._disk
         if disk is None:
             return []
@@ -167,8 +167,8 @@ class PartitionLog:
 
     @property
     def epochs(self) -> Epochs:
-        """Which starts of the broker wrote what is there; empty for a log in memory, which knows
-        but one."""
+        """The broker starts (epochs) that wrote the log; empty for a memory log, which has only
+        one."""
         return () if self._disk is None else self._disk.epochs
 
     @property
@@ -195,9 +195,9 @@ class PartitionLog:
             self._disk.settings = settings
 
     def append(self, piece: Piece, next_offset: int, first_time_us: int, last_time_us: int) -> None:
-        """Puts whole stamped batches, the first at `end_offset`, behind all others.
+        """Appends whole stamped batches. The first one begins at `end_offset`.
 
-        The tail only grows here: trimming it is the broker's, who knows all tails together.
+        Here the tail only grows. The broker trims it, because it knows all tails together.
         """
         if self.failure is not None:
             self._raise_failure(self.failure)
@@ -221,14 +221,14 @@ class PartitionLog:
         self._epoch_noted = True
 
     def read(self, offset: int, end: int, bytes_wanted: int = 0) -> Block:
-        """Whole batches from disk, from the one that holds `offset`, below `end`: about as many as
-        are wanted, and one block at least. Blocks.
+        """Reads whole batches from disk: from the one with `offset`, below `end`, about as many
+        bytes as wanted, and at least one block. Blocks.
 
-        `end` is a visible end. Where compaction has been since, the last batch may reach past it,
-        over offsets that have become visible meanwhile.
+        `end` is a visible end. After a compaction the last batch may reach past it, over offsets
+        that have become visible meanwhile.
 
-        Raises `DamagedError` when that one can't be read, and `OffsetOutOfRangeError` when it is
-        not kept any more.
+        Raises `DamagedError` if that batch can't be read, and `OffsetOutOfRangeError` if it was
+        deleted.
         """
         if self._disk is None:
             raise OffsetOutOfRangeError(
@@ -271,7 +271,7 @@ class PartitionLog:
             raise read_error(fault, self._disk.folder) from fault
 
     def retain(self, now_us: int) -> int:
-        """Deletes what is too old or too much, in whole segments or pieces; the records deleted."""
+        """Applies retention, in whole segments or pieces. Returns the number of deleted records."""
         settings = self._settings
         before = self.start_offset
         age_us = settings.retention_seconds * _SECOND_US
@@ -307,8 +307,8 @@ class PartitionLog:
         return self.start_offset - before
 
     def begin_segment(self) -> int:
-        """Seals the active segment if it holds anything; the offset at which the next one begins.
-        Raises what a write raises."""
+        """Seals the active segment unless it is empty. Returns the first offset of the next
+        segment. Raises the same errors as a write."""
         disk = self._disk
         if self.failure is not None:
             self._raise_failure(self.failure)
@@ -327,7 +327,8 @@ class PartitionLog:
             self.tail.drop_before(self._disk.start_offset)
 
     def next_segment(self, offset: int) -> int:
-        """Where the segment behind the one with `offset` begins; the end if there is none."""
+        """First offset of the segment after the one with `offset`; the end of the log if there is
+        none."""
         bases = () if self._disk is None else (segment.base for segment in self._disk.segments)
         return next((base for base in bases if base > offset), self.end_offset)
 
@@ -345,8 +346,8 @@ class PartitionLog:
         return self.end_deletion(offset)
 
     def begin_deletion(self, offset: int) -> Callable[[], None] | None:
-        """What has to be written before the records before `offset` may go, if anything. It
-        blocks, and may run in any thread, but only one such at a time; `end_deletion` follows."""
+        """The write that must precede the deletion of the records before `offset`, if any. It
+        blocks and may run in any thread, one at a time; `end_deletion` follows."""
         if self.failure is not None:
             self._raise_failure(self.failure)
         if offset > self.end_offset:
@@ -371,7 +372,7 @@ class PartitionLog:
         return self.start_offset
 
     def compaction_due(self, visible_end: int, now_us: int) -> bool:
-        """Whether there is so much to compact that a run is worthwhile."""
+        """Whether a compaction run is worthwhile now."""
         disk = self._disk
         return disk is not None and self.failure is None and is_due(disk, visible_end, now_us)
 
@@ -401,21 +402,21 @@ class PartitionLog:
         return Compaction(disk, visible_end, now_us, stopped, limits)
 
     def when_proven(self, call: Callable[[Exception | None], None]) -> None:
-        """Calls when it is durable who wrote before the active segment, or with what kept it from
-        being written. Compaction must not begin before."""
+        """Calls back when the producers before the active segment are durable, or with the error.
+        Compaction must not start before that."""
         if self._disk is None:
             call(None)
         else:
             self._disk.when_proven(call)
 
     def track_unsynced(self) -> None:
-        """Lets `sync` be about all of a log whose durability does not ask for it."""
+        """Makes `sync` cover the whole log, also if its durability does not ask for it."""
         if self._disk is not None:
             self._disk.track_unsynced()
 
     @property
     def needs_sync(self) -> bool:
-        """Whether a start found what may be in the kernel's memory only."""
+        """Whether recovery found data that may be only in the kernel's memory."""
         return self._disk is not None and self._disk.unsynced_folders
 
     def sync(self) -> None:
@@ -430,18 +431,18 @@ class PartitionLog:
             self._disk.close()
 
     def abandon(self) -> None:
-        """Tells readers and writers that the topic is gone; somebody else removes the files."""
+        """Fails readers and writers because the topic was deleted. The caller removes the files."""
         self.failure = TopicDeletedError("The topic was deleted.")
         if self._disk is not None:
             self._disk.abandon()
 
     def forget_indexes(self) -> None:
-        """Drops what is kept of an abandoned log. Any thread."""
+        """Drops the cached indexes of an abandoned log. Any thread."""
         if self._disk is not None:
             self._disk.forget_indexes()
 
     def delete(self) -> None:
-        """Removes the log's files. Readers and writers are told that the topic is gone."""
+        """Deletes the log's files. Readers and writers get `TopicDeletedError`."""
         self.abandon()
         if self._disk is not None:
             self._disk.delete()

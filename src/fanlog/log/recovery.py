@@ -1,8 +1,8 @@
-"""Bringing a log back at start: what is whole stays, a torn tail is cut, damage is reported.
+"""Recovery of a log at start: whole batches stay, a torn tail is cut, damage is reported.
 
-Only the newest segment is read. The one before it is read too if a crash came between the two
-steps of sealing it, which shows by its missing index. All others cost a line of a listing, unless
-the file of producers is missing: then they are read for who wrote them.
+Only the newest segment is read. The one before it is read too if a crash interrupted its sealing,
+which a missing index shows. All others cost one line of a folder listing, unless the file of
+producers is missing: then they are read to find the producers.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ logger = logging.getLogger("fanlog.log")
 
 
 class RecoveredLog(NamedTuple):
-    """A log that is back: where it ends, and who wrote it."""
+    """A recovered log: its end and its producers."""
 
     end_offset: int
     producers: ProducerRuns
 
 
 def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> RecoveredLog:
-    """Reads the log's folder into `disk`. See `PartitionLog.open` for what is known before."""
+    """Reads the log's folder into `disk`. `PartitionLog.open` describes the arguments."""
     listing = list_folder(disk.folder)
     if "damaged.json" in listing.others:
         disk.quarantine.load(disk.shared.report)
     disk.ranked = RANKED_FILE in listing.others
     if "start.json" in listing.others:
-        # First of all: nobody misses deleted records, whatever a crash has left of them.
+        # First: deleted records are not missing, whatever a crash has left of them.
         disk.deleted_before = peek_start(disk.folder)
     found = _as_it_was_left(disk, listing, known, clean)
     changed = False
     if found is None:
-        # A clean stop knew where the log ends: what is missing now was not torn, it is lost.
+        # A clean stop recorded the end of the log: missing batches are lost, not torn.
         stopped = None if clean is None else Known(Journaled(), promised_end=clean.end_offset)
         found, changed = _scanned(disk, listing, known or stopped)
     end_offset = found.end_offset
@@ -80,7 +80,7 @@ def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Re
 def _as_it_was_left(
     disk: DiskLog, listing: SegmentListing, known: Known | None, clean: CleanLog | None
 ) -> RecoveredLog | None:
-    """The log as a clean stop has left it; None if that can't be told."""
+    """The log as a clean stop left it; None if that is unknown."""
     if clean is None or not listing.segments:
         return None
     if known is not None and (known.synced_end != clean.end_offset or known.journaled.headers):
@@ -107,7 +107,7 @@ def _scanned(
             if changed:
                 segments = list_folder(disk.folder).segments
         producers = ProducerRuns()
-        # What is put back may begin new segments, long before there is a broker to ask.
+        # Replayed batches may start new segments, long before there is a broker to ask.
         disk.producers = producers.histories
         holes_from = None if known is None or looks_back else known.promised_end
         end_offset = recover(disk, segments, producers, holes_from)
@@ -166,10 +166,11 @@ def _take_plain_name(disk: DiskLog, active: Segment) -> None:
 
 
 def skip_deleted(disk: DiskLog, end_offset: int) -> int:
-    """The log's end, once the journal's batches are back. Offsets whose records were deleted are
+    """The end of the log after the journal's batches were replayed. Offsets of deleted records are
     not used again, even if a crash has lost the records.
 
-    What is before it is hidden, and its files stay: no file goes because a small one says so.
+    Records before the start offset are hidden, and their files stay: no file is deleted because a
+    small file says so.
     """
     disk.deleted_before = start = load_start(disk.folder, end_offset, disk.shared.report)
     # The list of damage may be older than the deletion.
@@ -181,8 +182,8 @@ def skip_deleted(disk: DiskLog, end_offset: int) -> int:
 
 
 def _remember_producers(disk: DiskLog, segments: list[Segment], producers: ProducerRuns) -> None:
-    """Who wrote before the active segment: from the newest file that says so and is whole, and
-    from the batches between the two."""
+    """The producers before the active segment: from the newest whole file of producers, and from
+    the batches after it."""
     first = len(segments) - 1
     while not _load_producers(disk, segments[first], producers) and first:
         first -= 1
@@ -231,9 +232,9 @@ def _next_index_at(disk: DiskLog, scanned: Scanned) -> int:
 
 
 def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
-    """Cuts what a crash left behind the last whole batch; the file's size after it.
+    """Cuts the file after the last whole batch. Returns the new size.
 
-    Zeros are the room that was allocated ahead, and stay.
+    Zeros are space that was allocated ahead, and stay.
     """
     path = log_path(disk.folder, active)
     fd = os.open(path, os.O_RDWR)

@@ -1,9 +1,8 @@
-"""Walking a segment's batches: what is whole, what is damaged, and where it is whole again.
+"""Reads a segment's batches: which are whole, which are damaged, and where whole ones begin again.
 
-A batch counts when its header checksum, its body checksum, its topic, its partition and its
-place (each begins where the one before it ends) all fit. Everything that reads a segment goes
-through `walk_file`: the reader that catches up, the search for a time, the rebuilding of an
-index, compaction, and recovery.
+A batch is valid if its header checksum, body checksum, topic and partition fit, and it begins where
+the one before it ends. Everything that reads a segment uses `walk_file`: readers that catch up, the
+search for a time, index rebuilds, compaction, and recovery.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _FIELDS = select(
     "flags", "record_count",
 )  # fmt: skip
 _STAMPED_BYTES = STAMPED.size
-# What every batch has in one place.
+# Fields at the same position in every batch.
 _MARK_BYTES = bytes((KIND_BATCH, VERSION))
 
 _EMPTY = "there is nothing where a batch should begin"
@@ -52,15 +51,16 @@ _STRAY = "the batch does not belong here"
 
 
 class Owner(NamedTuple):
-    """Whose batches a file holds."""
+    """The topic and partition of a file."""
 
     topic: int
     partition: int
 
 
 class FoundBatch(NamedTuple):
-    """A whole batch: of its header what a log needs. `span` is how many offsets it covers: its
-    records, unless it is sparse. A sparse one is nobody's: its sequences have gaps."""
+    """A whole batch, with the header fields that a log needs. `span` is the number of offsets that
+    it covers: its records, unless it is sparse. A sparse batch has no producer: its sequences have
+    gaps."""
 
     length: int
     producer_epoch: int
@@ -74,7 +74,7 @@ class FoundBatch(NamedTuple):
 
 
 class BatchRun(NamedTuple):
-    """Whole batches one after another: `data[:size]` is what the file has at `at`."""
+    """Consecutive whole batches: `data[:size]` is the file's content at `at`."""
 
     at: int
     data: bytes
@@ -189,7 +189,7 @@ def walk_file(
 
 
 def _resync(fd: int, owner: Owner, limit: int, stopped: _Stop) -> tuple[int, int] | None:
-    """Position and base offset of the first whole batch after the place of a fault."""
+    """Position and base offset of the first whole batch after a damaged one."""
     at, expected, _, length = stopped
     base = _whole_batch_at(fd, owner, at, expected, limit)
     if base is not None:

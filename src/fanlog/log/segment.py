@@ -1,9 +1,8 @@
-"""A segment: one file of a partition's batches (`segment_names.py` says how it is called).
+"""A segment: one file of a partition's batches. `segment_names.py` has the file names.
 
-A `Segment` is a note about a file and holds nothing open. Only the newest of a log changes; the
-others are sealed, and what is known of them is only ever added to. What compaction makes of one
-or several is another file: within its offsets it takes the place of all files of a lower
-generation.
+A `Segment` describes a file and keeps nothing open. Only the newest segment of a log changes; the
+others are sealed, and facts about them are only added. Compaction writes one or several segments
+into a new file. Within its offsets the new file replaces all files of a lower generation.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from fanlog.log.segment_names import (
 
 
 class Segment:
-    """One file of a log. `index` is held by the active segment alone, which also has no end;
-    `name` is what compaction called its file, and empty for one as it was written;
-    `has_producers` says that a start found the file of those that wrote before it."""
+    """One file of a log. Only the active segment has an `index`, and it has no end. `name` is the
+    file name that compaction chose, and empty for a file as it was written. `has_producers` is set
+    if a start found the file with the producers before this segment."""
 
     __slots__ = ("base", "bytes", "has_producers", "index", "last_time_us", "name", "next_offset")
 
@@ -53,7 +52,7 @@ class Segment:
         self.has_producers = False
 
     def reaching(self, next_offset: int) -> Segment:
-        """The same file, said to go up to another offset. Readers keep the note that they have."""
+        """The same file with another end offset. Readers keep the old object."""
         other = Segment(
             self.base,
             next_offset=next_offset,
@@ -88,7 +87,7 @@ def index_path(folder: str, segment: Segment) -> str:
 
 
 def generation_of(segment: Segment) -> int:
-    """How often a segment, or the oldest of what it was made of, was compacted."""
+    """How often the segment was compacted; after a merge, the count of its oldest source."""
     return int(segment.name.rpartition(".")[2]) if segment.name else 0
 
 
@@ -97,8 +96,8 @@ def producers_path(folder: str, base: int) -> str:
 
 
 class SegmentNote(NamedTuple):
-    """A segment for people. `next` is None and `active` True for the one that is written to;
-    `last_time_us` is None where nobody has looked since the start."""
+    """A segment as shown to users. For the active segment `next` is None and `active` is True.
+    `last_time_us` is None if it was not read since the start."""
 
     file: str
     base: int
@@ -110,7 +109,7 @@ class SegmentNote(NamedTuple):
 
 
 def note_of(segment: Segment) -> SegmentNote:
-    """What is known of a sealed segment, without a look at its file."""
+    """Describes a sealed segment without reading its file."""
     return SegmentNote(
         base_name(segment) + LOG_SUFFIX,
         segment.base,
@@ -123,7 +122,7 @@ def note_of(segment: Segment) -> SegmentNote:
 
 
 class _ListedFile(NamedTuple):
-    """A segment's file as its name and size tell it. `end` is 0 in a plain name."""
+    """A segment file described by its name and size. `end` is 0 in a plain name."""
 
     base: int
     generation: int
@@ -133,14 +132,14 @@ class _ListedFile(NamedTuple):
 
 
 class SegmentListing(NamedTuple):
-    """A log's folder: its segments in order, and the names of all files that are no part of one."""
+    """A log's folder: its segments in order, and the names of all other files."""
 
     segments: list[Segment]
     others: set[str]
 
 
 def list_folder(folder: str) -> SegmentListing:
-    """What a log's folder holds. What a crash left half made or half deleted is removed."""
+    """Lists a log's folder. Files that a crash left half written or half deleted are removed."""
     others: set[str] = set()
     files: list[_ListedFile] = []
     indexes: set[str] = set()
@@ -173,7 +172,7 @@ def list_folder(folder: str) -> SegmentListing:
 
 
 def _newest(folder: str, files: list[_ListedFile]) -> list[_ListedFile]:
-    """The files in order, without those that compaction has replaced: they are removed."""
+    """The files in order. Files that compaction has replaced are removed."""
     kept: list[_ListedFile] = []
     for file in sorted(files, key=lambda file: (file.base, -file.generation)):
         before = kept[-1] if kept else None
@@ -224,7 +223,7 @@ def load_index(
 
 
 class Scanned(NamedTuple):
-    """What a walk over a whole segment found."""
+    """The result of reading a whole segment."""
 
     entries: Index
     end_offset: int

@@ -56,19 +56,19 @@ from fanlog.model import Durability, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
 
-# Numbers of topics that live in memory: apart, because they begin anew with every start.
+# Numbers of memory topics. They are separate because they start again with every start.
 MEMORY_NUMBERS_FROM = 0x80000000
 _MEMORY_NUMBERS_MAX = 0xFFFFFFFF
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
-# What a start makes first. A crash may have come before it had made all of it.
+# Files and folders that a start creates first. A crash may have left only some of them.
 _OUR_NAMES = frozenset(
     {"lock", "topics", "journal", "transactions", "catalog.json.tmp", "reserve", "reserve.tmp"}
 )
 
 
 def raise_fault(fault: FanlogError | None) -> None:
-    """For those who wait: what went wrong goes up."""
+    """For callers that wait: raises the error."""
     if fault is not None:
         raise fault
 
@@ -87,15 +87,15 @@ class LogStore:
         self.journal: Journal | None = None
         self._lock: FolderLock | None = None
         self._topics: dict[int, StoredTopic] = {}
-        # Numbers of topics whose folders are there and can't be used.
+        # Numbers of topics with unusable folders.
         self.left_aside: set[int] = set()
-        # Deleted topics whose folders do not have their new names yet.
+        # Deleted topics whose folders are not renamed yet.
         self._deleting: dict[int, StoredTopic] = {}
-        # Whose folders could not get another name: they come back with the next start.
+        # Deleted topics whose folders could not be renamed: they come back with the next start.
         self._undeleted: list[StoredTopic] = []
         self._ends = SyncedEnds(0, 0, {})
         self._ends_saved = False
-        # What the folder's past is called, and the past that it was restored from.
+        # The id of this folder's history, and of the history that it was restored from.
         self._history = ("", "")
         self._next_number = 1
         self._numbers_saved = 1
@@ -103,7 +103,7 @@ class LogStore:
         self._memory_numbers: set[int] = set()
 
     def employ(self, errands: Errands) -> None:
-        """From now on `errands` does what takes long. Until then everything is done at once."""
+        """From now on `errands` runs slow work. Before this, everything runs at once."""
         self._shared.errands = self._shared.removals.errands = errands
 
     @property
@@ -115,7 +115,8 @@ class LogStore:
         """Takes the data folder and brings its topics back."""
         folder = self.folder
         if folder is None:
-            # One that no start before is likely to have had: readers must notice that all is new.
+            # An epoch that no earlier start is likely to have had: readers must notice that the log
+            # is new.
             self.epoch = 1 + secrets.randbelow(0xFFFFFFFF)
             return []
         try:
@@ -123,7 +124,7 @@ class LogStore:
             make_folders(folder)
             self._lock = FolderLock(folder)
             try:
-                # What a start writes may be more than a full disk has left.
+                # The start may have to write more than a full disk has left.
                 self.reserve.release()
                 self._open_folder(folder)
             except BaseException:
@@ -148,7 +149,7 @@ class LogStore:
 
     @property
     def problems(self) -> list[str]:
-        """What the start found wrong with the data folder, and whether its disk is full."""
+        """Problems with the data folder that the start found, and whether its disk is full."""
         full = self.reserve.problem()
         return [*self._shared.problems, full] if full else self._shared.problems
 
@@ -164,7 +165,7 @@ class LogStore:
         self._history = catalog.history or secrets.token_hex(16), catalog.restored_from
         numbers = [number for name in names if (number := number_of(name)) is not None]
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
-        # It syncs the folder: the names of all that was just made, and that the mark is gone.
+        # It syncs the folder: the names of the new files, and the removal of the mark.
         self._save_catalog(self._next_number)
         past = read_past(self._journal_folder, self._shared.report)
         opening = Opening(past, cleaned, self._shared, self._journal_folder)
@@ -190,7 +191,7 @@ class LogStore:
                 )
 
     def _forget_journal(self, past: Past) -> None:
-        """All that the journal has is in the logs now, and synced."""
+        """Everything in the journal is in the logs now, and synced."""
         folder = self._journal_folder
         self._ends.generation = self.epoch << 32
         self._ends.next_topic = self._next_number
@@ -222,7 +223,7 @@ class LogStore:
         return rebuild_catalog(load_catalog_copy(path), folder + "/topics", names, generation)
 
     def _pass_all_epochs(self) -> None:
-        """No log may get two parts of the same epoch, whatever became of the catalog."""
+        """No log may get two ranges with the same epoch, whatever happened to the catalog."""
         logs = (log for topic in self._topics.values() for log in topic.logs if log.epochs)
         newest = max((log.epochs[-1].epoch for log in logs), default=0)
         if newest >= self.epoch:
@@ -342,7 +343,7 @@ class LogStore:
         """Syncs a topic's logs, and gives it a description with durability fsync. A start knows how
         far they were synced. Blocks, and may run in any thread; `raised` follows."""
         for log in topic.logs:
-            # Looked at before: what comes meanwhile may miss the sync.
+            # Read before the sync: data that arrives meanwhile may miss it.
             end_offset = log.end_offset
             try:
                 log.sync()
@@ -396,7 +397,7 @@ class LogStore:
         )
         point.left_aside = len(self.left_aside)
         topics = topics_now(self._topics.values())
-        # Last, so that no fault leaves the hold behind.
+        # Last, so that no fault leaves the hold in place.
         self._shared.removals.hold()
         return point, topics
 
@@ -410,8 +411,8 @@ class LogStore:
     def delete(
         self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault
     ) -> None:
-        """Deletes a topic. Nobody sees it any more on return. `done` hears when that is durable:
-        when its folder has another name. However long its files take, they concern nobody."""
+        """Deletes a topic. It is invisible on return. `done` is called when the deletion is
+        durable: when its folder is renamed. The files are deleted later."""
         self._topics.pop(topic.number, None)
         for log in topic.logs:
             log.abandon()
@@ -439,10 +440,9 @@ class LogStore:
         )
 
     def close(self, *, clean: bool = False) -> None:
-        """Closes all files and gives the folder back. Commits and threads have ended before.
+        """Closes all files and releases the folder. Syncs and threads have ended before.
 
-        `clean` says that whoever asked to keep producers knows all of them: then the next start
-        need not scan the logs.
+        `clean` means that the producers are complete: then the next start need not scan the logs.
         """
         self.employ(AtOnce())
         self._finish_deletions()
@@ -471,7 +471,7 @@ class LogStore:
         return not journal.failed
 
     def _finish_deletions(self) -> None:
-        """Does what no thread has got to."""
+        """Does the work that no thread has started."""
         for topic in self._deleting.values():
             try:
                 _rename_folder(topic)
@@ -483,8 +483,7 @@ class LogStore:
         self._shared.removals.finish()
 
     def _add_logs(self, topic: StoredTopic) -> None:
-        """Makes the logs that the topic's settings ask for. They have no files, so that nobody
-        looks for any."""
+        """Creates the logs for the topic's settings. They have no files yet."""
         settings = topic.settings
         for partition in range(len(topic.logs), settings.partitions):
             owner = Owner(topic.number, partition)
@@ -496,7 +495,7 @@ class LogStore:
             topic.logs.append(log)
 
     def _take_memory_number(self) -> int:
-        """The next one that no topic has. Inboxes come and go, so that all were used one day."""
+        """The next free number. Inboxes come and go, so that one day all numbers were used."""
         while True:
             number = self._next_memory_number
             last = number == _MEMORY_NUMBERS_MAX
@@ -538,14 +537,14 @@ def _rename_folder(topic: StoredTopic) -> None:
     try:
         os.rename(topic.folder, to_delete)
     except FileNotFoundError:
-        # A stop may come between a thread's renaming and what follows it.
+        # A stop may come after a thread has renamed the folder, but before the next step.
         if not os.path.isdir(to_delete):
             raise
     sync_folder(os.path.dirname(to_delete))
 
 
 def _rename_patiently(topic: StoredTopic) -> None:
-    """The same in a thread of the broker, where a lack of descriptors may pass."""
+    """The same in a thread of the broker, with retries: a lack of descriptors may pass."""
     a_few_times(lambda: _rename_folder(topic), "A deletion")
 
 
@@ -556,11 +555,11 @@ def _remove_folder(topic: StoredTopic) -> None:
 
 
 def _check_ours(folder: str) -> None:
-    """Refuses a folder in which somebody else keeps something: nothing is mixed in there."""
+    """Refuses a folder with other programs' files: nothing is mixed."""
     if not os.path.isdir(folder):
         return
     names = set(os.listdir(folder))
-    # A file system's own folder says nothing about the rest of a fresh volume.
+    # A file system's own folder, such as lost+found, does not count: the volume is new.
     names.discard("lost+found")
     if UNFINISHED_RESTORE in names and "catalog.json" not in names:
         raise FolderUnusableError(

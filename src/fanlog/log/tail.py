@@ -1,7 +1,7 @@
-"""The newest pieces of a partition, in memory: what readers that keep up are served from.
+"""The newest pieces of a partition, in memory. Readers that keep up read them here.
 
-A piece is an immutable `bytes` of whole stamped batches. It is never copied or split here: what
-goes out is a view of the very bytes that came in. 100,000 empty tails must cost next to nothing.
+A piece is an immutable `bytes` of whole stamped batches. It is never copied or split here: readers
+get views of the bytes that were appended. 100,000 empty tails must cost next to nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fanlog.format.columns import SPAN, SPARSE
 from fanlog.format.header import HEADER_BYTES, select
 
 PIECES_PER_READ_MAX = 64
-# Dropped places at the front of the lists are given back once there are so many of them.
+# Empty slots at the front of the lists are removed when there are this many.
 _COMPACT_AT = 64
 
 # Whole stamped batches of one partition, one after another.
@@ -40,7 +40,7 @@ class Tail:
         self._lists: tuple[list[int], list[Piece], list[int]] | None = None
 
     def append(self, piece: Piece, next_offset: int, time_us: int) -> None:
-        """Takes a piece whose first offset is `end_offset`, and whose last append time is given."""
+        """Appends a piece whose first offset is `end_offset`, with its last append time."""
         lists = self._lists
         if lists is None:
             lists = self._lists = ([], [], [])
