@@ -22,9 +22,9 @@ async def test_many_partitions_that_catch_up_from_disk_stay_within_one_window(da
                 await broker.publish_many(f"many.{number}", [bytes(1000)] * 50)
         reader = broker.subscribe("many.*", start="earliest", window_bytes=64 * KIB)
         async with reader:
-            await until(lambda: reader._queued_bytes >= 64 * KIB)
+            await until(lambda: reader._receiving.window.queued_bytes >= 64 * KIB)
             await asyncio.sleep(0.3)  # nobody takes anything; nothing more may come
-            assert reader._queued_bytes < 1.5 * MIB
+            assert reader._receiving.window.queued_bytes < 1.5 * MIB
             for _ in range(16 * 400):
                 await reader.next(PATIENCE_SECONDS)
 

@@ -406,13 +406,13 @@ class _Reading(Subscription):
 
     def left(self, left: Left) -> None:
         super().left(left)
-        self._put(gone_error(self.target))
+        self._arrivals.put(gone_error(self.target))
 
     def noticed(self, notice: Notice) -> None:
-        was_there = bool(self._next)
+        was_there = bool(self._receiving.next)
         super().noticed(notice)
         if notice.kind == "missing" and was_there:
-            self._put(gone_error(self.target))
+            self._arrivals.put(gone_error(self.target))
 
 
 def _say_nothing(sentence: str) -> None:

@@ -5,27 +5,19 @@ window, so that a slow application holds up nothing but itself."""
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from fanlog.client.follower import ClientFollower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
-from fanlog.client.reached import Partings, Reached, as_positions, reached
-from fanlog.errors import (
-    ClosedError,
-    FanlogError,
-    InvalidArgumentError,
-    MessagesLostError,
-    UnreadableError,
-)
-from fanlog.format.batch import Batch
-from fanlog.format.frames import FrameKind, Lease, credit_frame
+from fanlog.client.reached import Reached, as_positions, reached
+from fanlog.client.receiving import OnGap, ReaderProgress, Receiving, ReceivingHost
+from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
+from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
     GapNotice,
     Joined,
@@ -37,22 +29,82 @@ from fanlog.format.messages import (
     Subscribed,
     decode,
 )
-from fanlog.model import Gap, GapReason, SlowPolicy, TopicPartition
-
-logger = logging.getLogger("fanlog.client")
-
-OnGap = Callable[[Gap], None]
-Item = MessageBatch | FanlogError
+from fanlog.model import TopicPartition
 
 
-class SubscriptionHost(Protocol):
+class SubscriptionHost(ReceivingHost, Protocol):
     """The client, as far as a subscription needs it."""
 
-    def write(self, data: bytes) -> None: ...
     async def attach(self, follower: ClientFollower, *, again: bool = False) -> None: ...
     async def detach(self, subscription: ClientFollower) -> None: ...
     async def commit(self, durable: str, positions: tuple[Position, ...]) -> None: ...
-    def decoded(self, batch: Batch) -> MessageBatch: ...
+
+
+class MessageSource(ReaderProgress, Protocol):
+    """Where a subscription gets its messages: as they come, or as a group hands them out."""
+
+    @property
+    def receiving(self) -> Receiving: ...
+    def next_batch(self) -> Coroutine[Any, Any, MessageBatch]: ...
+    async def next_run(self) -> Iterator[Message]:
+        """The messages of the next batch, for who takes them one by one."""
+        ...
+
+    def positions(self) -> tuple[Position, ...]:
+        """Up to where the application has taken messages."""
+        ...
+
+    def left(self, topic: str) -> None:
+        """The topic is gone."""
+        ...
+
+
+class SeenMessages:
+    """The source of a plain subscription: all that has been given counts as seen."""
+
+    def __init__(self, receiving: Receiving) -> None:
+        self.receiving = receiving
+        self._seen: dict[TopicPartition, Reached] = {}
+
+    def next_batch(self) -> Coroutine[Any, Any, MessageBatch]:
+        return self.receiving.next_batch(self)
+
+    async def next_run(self) -> Iterator[Message]:
+        return iter((await self.receiving.next_batch(self)).messages)
+
+    def took(self, batch: MessageBatch) -> None:
+        receiving = self.receiving
+        receiving.current = None
+        if not receiving.partings.is_stale(batch.batch):
+            self._seen[TopicPartition(batch.topic, batch.partition)] = reached(
+                batch.batch, batch.next_offset
+            )
+        receiving.window.free(batch.batch.header.length)
+
+    def unreadable(self, batch: MessageBatch) -> None:
+        """It was counted as seen."""
+
+    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
+        receiving = self.receiving
+        receiving.next[place] = start.offset
+        receiving.epochs[place] = start.epoch
+        if last is not None and (last.offset, last.number) != (start.offset, start.number):
+            receiving.partings.note(place, last, start)
+            self._seen[place] = start
+        # Committed as well: or what comes there while nobody reads would be skipped.
+        self._seen.setdefault(place, start)
+
+    def left(self, topic: str) -> None:
+        for place in [place for place in self._seen if place[0] == topic]:
+            del self._seen[place]
+
+    def positions(self) -> tuple[Position, ...]:
+        seen = dict(self._seen)
+        current = self.receiving.current
+        if current is not None and not self.receiving.partings.is_stale(current.batch):
+            place = TopicPartition(current.topic, current.partition)
+            seen[place] = reached(current.batch, current.offset + 1)
+        return as_positions(seen)
 
 
 class Subscription:
@@ -64,36 +116,24 @@ class Subscription:
     """
 
     def __init__(
-        self, host: SubscriptionHost, key: int, wanted: Subscribe, on_gap: OnGap | None
+        self,
+        host: SubscriptionHost,
+        key: int,
+        wanted: Subscribe,
+        on_gap: OnGap | None,
+        source: MessageSource | None = None,
     ) -> None:
         self._host = host
         self._wanted = wanted
-        self._on_gap = on_gap
-        self._items: deque[Item] = deque()
-        self._wake: asyncio.Future[None] | None = None
-        self._names: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
-        self._next: dict[TopicPartition, int] = {}
-        # Partitions of which nothing is to be given, whatever is still on its way.
-        self._muted: set[TopicPartition] = set()
-        self._epochs: dict[TopicPartition, int] = {}
-        self._partings = Partings()
+        self._source = source or SeenMessages(Receiving(host, key, wanted, on_gap))
+        self._receiving = self._source.receiving
+        self._arrivals = self._receiving.arrivals
+        # Without a step between: every batch comes by here.
+        self.delivered = self._receiving.delivered
         self._begun: Iterator[Message] = iter(())
-        self._current: Message | None = None
-        self._seen: dict[TopicPartition, Reached] = {}
-        self._consumed = 0
-        self._granted = wanted.window_bytes
-        self._queued_bytes = 0
-        self._stale_bytes = 0
-        self._started = False
-        # Offsets below it are left out: those of a topic that did not exist when it was asked for.
-        self._floor = 0
         self.notices = Notices(wanted.target)
         self.attached = False
-        self._closed: FanlogError | None = None
         self.key = key
-        self.gaps = 0
-        self.missed = 0
 
     # The life of it
 
@@ -102,28 +142,33 @@ class Subscription:
         """The topic or the pattern."""
         return self._wanted.target
 
+    @property
+    def gaps(self) -> int:
+        """How often messages were missed."""
+        return self._receiving.gaps
+
+    @property
+    def missed(self) -> int:
+        """How many messages were missed."""
+        return self._receiving.missed
+
     async def start(self) -> None:
         """Begins to receive; `async with` and iterating do it by themselves.
 
         >>> orders = client.subscribe("orders")
         >>> await orders.start()
         """
-        if not self._started:
-            self._started = True
-            try:
-                await self._host.attach(self)
-            except BaseException:
-                self._started = False
-                raise
+        if not self._arrivals.started:
+            await self._arrivals.begin(lambda: self._host.attach(self))
 
     async def close(self) -> None:
         """Ends the subscription. `async with` does it.
 
         >>> await orders.close()
         """
-        if self._closed is None:
+        if self._arrivals.closed is None:
             self.end(ClosedError("The subscription was closed: call subscribe() again."))
-            if self._started:
+            if self._arrivals.started:
                 await self._host.detach(self)
 
     async def __aenter__(self) -> Self:
@@ -146,19 +191,19 @@ class Subscription:
     async def _messages(self) -> AsyncIterator[Message]:
         self.check_open()
         await self.start()
+        receiving = self._receiving
         while True:
             for message in self._begun:
-                self._current = message
+                receiving.current = message
                 yield message
             try:
-                self._begun = await self._next_run()
+                self._begun = await self._source.next_run()
             except ClosedError:
                 return
 
     def check_open(self) -> None:
         """A loop ends when its subscription is closed. One that begins after that is a mistake."""
-        if self._closed is not None:
-            raise self._closed
+        self._arrivals.check_open()
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Whole batches, for speed: iterate each, or take its `values`.
@@ -170,7 +215,7 @@ class Subscription:
         await self.start()
         while True:
             try:
-                batch = await self._next_batch()
+                batch = await self._source.next_batch()
             except ClosedError:
                 return
             yield batch
@@ -182,11 +227,11 @@ class Subscription:
         """
         while True:
             for message in self._begun:
-                self._current = message
+                self._receiving.current = message
                 return message
             async with asyncio.timeout(timeout_seconds):
                 await self.start()
-                self._begun = await self._next_run()
+                self._begun = await self._source.next_run()
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
         """The next batch as a whole. Raises TimeoutError when none comes in time.
@@ -195,96 +240,24 @@ class Subscription:
         """
         async with asyncio.timeout(timeout_seconds):
             await self.start()
-            return await self._next_batch()
+            return await self._source.next_batch()
 
     async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
         """The messages of the next batch, one by one, for who takes them in another thread."""
         async with asyncio.timeout(timeout_seconds):
             await self.start()
-            return await self._next_run()
-
-    async def _next_run(self) -> Iterator[Message]:
-        """The messages of the next batch, for who takes them one by one."""
-        return iter((await self._next_batch()).messages)
-
-    async def _next_batch(self) -> MessageBatch:
-        while True:
-            while not self._items:
-                if self._closed is not None:
-                    raise self._closed
-                self._wake = asyncio.get_running_loop().create_future()
-                try:
-                    await self._wake
-                finally:
-                    self._wake = None
-            batch = self._take_item()
-            if batch is not None:
-                return batch
-
-    def _take_item(self) -> MessageBatch | None:
-        """The next batch, all of which can be read. One that can't is a gap: it is raised, or, if
-        that is what `on_gap` is for, left out."""
-        item = self._items.popleft()
-        if not isinstance(item, MessageBatch):
-            raise item
-        self._took(item)
-        try:
-            item.batch.check()
-        except UnreadableError as fault:
-            gap = Gap(
-                item.topic, item.partition, item.base_offset, fault.next, GapReason.UNREADABLE
-            )
-            self.gaps += 1
-            self.missed += len(item)
-            if self._on_gap is None:
-                raise lost_error(gap) from fault
-            logger.warning("%s", fault)
-            self._on_gap(gap)
-            return None
-        return item
-
-    def _took(self, batch: MessageBatch) -> None:
-        """Counts a batch as seen by the application."""
-        self._current = None
-        if not self._partings.is_stale(batch.batch):
-            self._seen[TopicPartition(batch.topic, batch.partition)] = reached(
-                batch.batch, batch.next_offset
-            )
-        self._free(batch.batch.header.length)
-
-    def _free(self, size: int) -> None:
-        """A batch of this size is not queued any more: the broker may send as much again."""
-        self._queued_bytes -= size
-        if self._stale_bytes > 0:
-            self._stale_bytes -= size
-        else:
-            self._consume(size)
-
-    def _consume(self, size: int) -> None:
-        """Bytes of this connection that are done with; the broker may send as many more."""
-        self._consumed += size
-        window = self._wanted.window_bytes
-        due = window and self._consumed + window - self._granted >= window // 2
-        if due and self._closed is None:
-            self._granted = self._consumed + window
-            self._host.write(credit_frame(self.key, self._granted))
+            return await self._source.next_run()
 
     def took(self, message: Message) -> None:
         """Counts one message of a batch as taken, where someone else iterates over it."""
-        self._current = message
+        self._receiving.current = message
 
     # Positions
 
     @property
     def positions(self) -> tuple[Position, ...]:
         """Up to where the application has taken messages, as the next offset of each partition."""
-        seen = dict(self._seen)
-        current = self._current
-        if current is not None and not self._partings.is_stale(current.batch):
-            seen[TopicPartition(current.topic, current.partition)] = reached(
-                current.batch, current.offset + 1
-            )
-        return as_positions(seen)
+        return self._source.positions()
 
     async def commit(self, message: Message | None = None) -> None:
         """Makes the durable name continue after this message, or after all that were taken.
@@ -321,150 +294,28 @@ class Subscription:
         """Only a queue's worker is told so."""
 
     def joined(self, joined: Joined) -> None:
-        before = self._numbers.get(joined.name)
-        if before is not None and self._names.get(before) == joined.name:
-            del self._names[before]
-        self._names[joined.number] = joined.name
-        self._numbers[joined.name] = joined.number
-        for start in joined.starts:
-            place = TopicPartition(joined.name, start.partition)
-            last = None
-            if place in self._next:
-                last = Reached(self._next[place], self._epochs.get(place, 0), before or 0)
-            self._place(place, Reached(start.offset, joined.epoch, joined.number), last)
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.take(notice, was_there=bool(self._next))
-        if notice.kind == "missing" and self._wanted.start.kind == "offset" and not self._next:
-            self._floor = self._wanted.start.value
-
-    def _place(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
-        """The broker begins at `start`; `last` is where this reader was, if it comes back."""
-        self._next[place] = start.offset
-        self._epochs[place] = start.epoch
-        if last is not None and (last.offset, last.number) != (start.offset, start.number):
-            self._partings.note(place, last, start)
-            self._seen[place] = start
-        # Committed as well: or what comes there while nobody reads would be skipped.
-        self._seen.setdefault(place, start)
+        self._receiving.joined(joined, self._source)
 
     def left(self, left: Left) -> None:
         self.notices.left(left.name)
-        self._floor = 0
-        self._names.pop(left.number, None)
-        self._numbers.pop(left.name, None)
-        for known in (self._next, self._seen, self._epochs):
-            for place in [place for place in known if place[0] == left.name]:
-                del known[place]
+        self._receiving.left(left)
+        self._source.left(left.name)
 
-    def delivered(self, batch: Batch) -> None:
-        header = batch.header
-        name = self._names.get(header.topic)
-        if name is None or (place := TopicPartition(name, header.partition)) in self._muted:
-            self._consume(header.length)
-            return
-        wanted = self._next.get(place, 0)
-        end = batch.next_offset
-        if wanted >= end:
-            self._consume(header.length)
-            return
-        self._next[place] = end
-        if self._floor > wanted:
-            wanted = self._floor
-            if wanted >= end:
-                self._consume(header.length)
-                return
-        batch.topic_name = name
-        self._queued_bytes += header.length
-        self._put(self._host.decoded(batch).from_offset(wanted))
+    def noticed(self, notice: Notice) -> None:
+        self.notices.take(notice, was_there=bool(self._receiving.next))
+        self._receiving.noticed(notice)
 
     def missed_some(self, notice: GapNotice) -> None:
-        name = self._names.get(notice.number, "")
-        gap = Gap(name, notice.partition, notice.first, notice.next, notice.reason)
-        self._next[TopicPartition(name, notice.partition)] = notice.next
-        self.gaps += 1
-        self.missed += max(0, notice.next - notice.first)
-        if self._on_gap is not None:
-            self._on_gap(gap)
-        elif self._wanted.policy is SlowPolicy.SKIP and gap.reason is GapReason.SKIPPED:
-            logger.warning("%s", lost_error(gap))
-        else:
-            self._put(lost_error(gap))
+        self._receiving.missed_some(notice)
 
     def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
         """The request that continues this subscription on a new connection."""
-        self._stale_bytes = self._queued_bytes
-        self._consumed = 0
-        self._granted = self._wanted.window_bytes
-        resume = tuple(
-            Position(*place, offset, self._epochs.get(place, 0), self._numbers.get(place[0], 0))
-            for place, offset in self._next.items()
-        )
+        receiving = self._receiving
+        receiving.window.reconnect()
+        resume = tuple(receiving.position(place) for place in receiving.next)
         wanted = msgspec.structs.replace(self._wanted, resume=resume, missing="wait")
         return FrameKind.SUBSCRIBE, wanted
 
-    def _drop_queued(self, place: TopicPartition) -> None:
-        """Drops what has come of a partition and was not given yet. What came on a connection
-        before this one had its bytes counted there."""
-        if not self._items:
-            return
-        stale_bytes = self._stale_bytes
-        freed = 0
-        kept: deque[Item] = deque()
-        for item in self._items:
-            if not isinstance(item, MessageBatch):
-                kept.append(item)
-                continue
-            size = item.batch.header.length
-            stale = stale_bytes > 0
-            stale_bytes -= size if stale else 0
-            if (item.topic, item.partition) != place:
-                kept.append(item)
-                continue
-            self._queued_bytes -= size
-            if stale:
-                self._stale_bytes -= size
-            else:
-                freed += size
-        self._items = kept
-        # Last: a broker in this program sends more at once.
-        self._consume(freed)
-
     def end(self, error: FanlogError) -> None:
         """No more will come; what is here can still be taken."""
-        if self._closed is None:
-            self._closed = error
-            if self._wake is not None and not self._wake.done():
-                self._wake.set_result(None)
-
-    def _put(self, item: Item) -> None:
-        self._items.append(item)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-
-def lost_error(gap: Gap) -> MessagesLostError:
-    where = f"partition {gap.partition} of {gap.topic!r}"
-    if gap.reason is GapReason.RESET:
-        text = (
-            f"The log of {where} is not the one that was read up to offset {gap.first - 1}: a "
-            f"power cut took its end, the topic was created again, or it lives in memory and the "
-            f"broker was restarted. What came after that is unknown; reading continues at offset "
-            f"{gap.next}."
-        )
-    else:
-        because = {
-            GapReason.SKIPPED: "the reader was too slow and its policy is to skip",
-            GapReason.RETENTION: "they were deleted before they were read",
-            GapReason.DAMAGED: "they are damaged on disk",
-            GapReason.UNREADABLE: "their producer made a batch that does not decode",
-        }[gap.reason]
-        text = f"Offsets {gap.first} to {gap.next - 1} of {where} will not come: {because}."
-    return MessagesLostError(
-        text,
-        topic=gap.topic,
-        partition=gap.partition,
-        first=gap.first,
-        next=gap.next,
-        reason=gap.reason.value,
-    )
+        self._arrivals.close(error)

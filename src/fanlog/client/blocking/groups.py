@@ -15,7 +15,7 @@ from fanlog.client.blocking.threads import (
     check_plain_handler,
 )
 from fanlog.client.forwarding import passed, shown
-from fanlog.client.groups import member as async_member
+from fanlog.client.groups import attendant
 from fanlog.client.groups import options as async_
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.groups.options import HandlerOptions, SharedOptions
@@ -58,7 +58,7 @@ def message_handler_in_thread(
     return handle
 
 
-def in_thread(callback: BlockingOnPartitions | None) -> async_member.OnPartitions | None:
+def in_thread(callback: BlockingOnPartitions | None) -> attendant.OnPartitions | None:
     """The callback in a thread of its own, where it may use the member as anywhere else."""
     if callback is None:
         return None

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-
-import msgspec
+from functools import partial
 
 from fanlog.client.groups.handling import Desk, Parcel
-from fanlog.client.groups.member import GroupMember, MemberHost, MemberOptions
+from fanlog.client.groups.member import GroupMember, MemberHost, followed
+from fanlog.client.groups.partitions import MemberOptions, OwnedPartitions
 from fanlog.client.message import MessageBatch
 from fanlog.client.reached import Reached
-from fanlog.client.subscription import Subscription
+from fanlog.client.receiving import Receiving
 from fanlog.errors import FanlogError
 from fanlog.format import messages
-from fanlog.format.frames import FrameKind
 from fanlog.model import Gap, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
@@ -39,118 +38,97 @@ class _Parked:
         self.task: asyncio.Task[None] | None = None
 
 
-class HandledMember(GroupMember):
-    """Made by `client.consume(topic, handler, ...)`."""
+class HandledPartitions(OwnedPartitions):
+    """The partitions of such a member. What comes of them lies on the desk until it is handled."""
 
     def __init__(
         self,
         host: MemberHost,
-        key: int,
+        receiving: Receiving,
         wanted: messages.JoinGroup,
         options: MemberOptions,
         desk: Desk,
     ) -> None:
-        # A gap must not end what runs for good: after a new start it would be there again.
-        options = replace(options, on_gap=options.on_gap or self._log_gap)
-        super().__init__(host, key, wanted, options, desk)
-        self.desk = desk
+        super().__init__(host, receiving, wanted.group, options, desk)
+        self._desk = desk
+        self._window_bytes = wanted.window_bytes
         self._connection = 0
         self._held_bytes = 0
-        self._held = True
+        # Whether the batch that was taken last came on this connection.
+        self._fresh = True
         self._parked: dict[TopicPartition, _Parked] = {}
-
-    def _log_gap(self, gap: Gap) -> None:
-        logger.error(
-            "Group %s misses the offsets %d to %d of %s/%d: %s",
-            self.group,
-            gap.first,
-            gap.next - 1,
-            gap.topic,
-            gap.partition,
-            gap.reason.value,
-        )
 
     # Receiving
 
     async def receive(self) -> None:
         """Waits for the next batch, and puts it on the desk."""
-        await self.start()
-        batch = await Subscription._next_batch(self)
-        self._put_on_desk(batch)
+        self._put_on_desk(await self.receiving.next_batch(self))
 
-    def _take_item(self) -> MessageBatch | None:
-        item = self._items[0]
-        batch = super()._take_item()
-        if batch is None and isinstance(item, MessageBatch):
-            # One that can't be read: there is nothing of it to handle.
-            self._put_on_desk(item.from_record(item.batch.header.record_count))
-        return batch
-
-    def _took(self, batch: MessageBatch) -> None:
+    def took(self, batch: MessageBatch) -> None:
         """Its bytes are freed when it was handled, unless they are of a connection before."""
-        size = batch.batch.header.length
-        self._queued_bytes -= size
-        self._held = self._stale_bytes <= 0
-        if not self._held:
-            self._stale_bytes -= size
+        self._fresh = self.receiving.window.take(batch.batch.header.length)
+
+    def unreadable(self, batch: MessageBatch) -> None:
+        """There is nothing of it to handle."""
+        self._put_on_desk(batch.from_record(batch.batch.header.record_count))
 
     def _put_on_desk(self, batch: MessageBatch) -> None:
         size = batch.batch.header.length
-        connection = self._connection if self._held else -1
+        connection = self._connection if self._fresh else -1
         self._held_bytes += size
 
         def done() -> None:
             self._held_bytes -= size
             if connection == self._connection:
-                self._consume(size)
+                self.receiving.window.consume(size)
 
         parcel = Parcel(batch, done)
-        if self._partings.is_stale(batch.batch):
+        if self.receiving.partings.is_stale(batch.batch):
             # It is in no log any more, and the application was told of the gap.
             done()
         else:
-            self.desk.put(TopicPartition(batch.topic, batch.partition), parcel)
+            self._desk.put(TopicPartition(batch.topic, batch.partition), parcel)
 
     def handled(self, place: TopicPartition) -> None:
         """A message of this partition is not in hand any more."""
         parked = self._parked.get(place)
-        if parked is not None and self.desk.is_drained(place):
+        if parked is not None and self._desk.is_drained(place):
             parked.drained.set()
-        if place in self._revoking and not self.desk.holds(place):
-            self._attend_soon()
+        if place in self.attendant.revoking and not self._desk.holds(place):
+            self.attendant.soon()
 
-    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
+    def claims(self) -> tuple[messages.Position, ...]:
         self._connection += 1
         for place in list(self._parked):
             # The broker continues at its offset, as everywhere.
             self._unpark(place)
-            self._muted.discard(place)
-        return super().resuming()
+            self.receiving.muted.discard(place)
+        return super().claims()
 
-    def end(self, error: FanlogError) -> None:
+    def ended(self, *, lost: bool) -> None:
         for place in list(self._parked):
             self._unpark(place)
-        super().end(error)
+        super().ended(lost=lost)
 
     # Room for others
 
     def make_room(self) -> None:
         """Parks the partition that holds most of what waits, where that keeps others from coming.
         To be called when a handler is idle."""
-        window = self._wanted.window_bytes
-        if not window or self._held_bytes < window // 2 or len(self._active) < 2:
+        window = self._window_bytes
+        if not window or self._held_bytes < window // 2 or len(self.active) < 2:
             return
-        place = self.desk.hoarding()
-        if place is None or place in self._parked or place not in self._active:
+        place = self._desk.hoarding()
+        if place is None or place in self._parked or place not in self.active:
             return
         # First: what it frees may bring more at once.
-        self._muted.add(place)
-        offset = self.desk.drop_waiting(place)
+        self.receiving.muted.add(place)
+        offset = self._desk.drop_waiting(place)
         if offset is None:
-            self._muted.discard(place)
+            self.receiving.muted.discard(place)
             return
-        self._drop_queued(place)
-        self._next[place] = offset
+        self.receiving.drop_queued(place)
+        self.receiving.next[place] = offset
         parked = self._parked[place] = _Parked(offset)
         parked.task = asyncio.get_running_loop().create_task(self._park(place, parked))
 
@@ -170,23 +148,62 @@ class HandledMember(GroupMember):
         if parked is not None and parked.task is not None:
             parked.task.cancel()
 
-    def _place(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
+    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
         parked = self._parked.get(place)
         if parked is None:
-            super()._place(place, start, last)
+            super().placed(place, start, last)
             return
-        self._epochs[place] = start.epoch
+        self.receiving.epochs[place] = start.epoch
         if parked.returning or start.offset == parked.offset:
-            self._next[place] = start.offset
-            self._muted.discard(place)
+            self.receiving.next[place] = start.offset
+            self.receiving.muted.discard(place)
             # Its task gets the answer, which is behind this.
             del self._parked[place]
 
+    def is_parked(self, place: TopicPartition) -> bool:
+        return place in self._parked
+
+    def retire(self, place: TopicPartition) -> None:
+        self._unpark(place)
+        super().retire(place)
+
+
+class HandledMember(GroupMember):
+    """Made by `client.consume(topic, handler, ...)`."""
+
+    def __init__(
+        self,
+        host: MemberHost,
+        key: int,
+        wanted: messages.JoinGroup,
+        options: MemberOptions,
+        desk: Desk,
+    ) -> None:
+        # A gap must not end what runs for good: after a new start it would be there again.
+        options = replace(options, on_gap=options.on_gap or partial(_log_gap, wanted.group))
+        receiving = Receiving(host, key, followed(wanted), options.on_gap)
+        self.desk = desk
+        self.handled_partitions = HandledPartitions(host, receiving, wanted, options, desk)
+        super().__init__(host, key, wanted, options, self.handled_partitions)
+
+    async def receive(self) -> None:
+        """Waits for the next batch, and puts it on the desk."""
+        await self.start()
+        await self.handled_partitions.receive()
+
     def missed_some(self, notice: messages.GapNotice) -> None:
-        place = (self._names.get(notice.number, ""), notice.partition)
-        if place not in self._parked:
+        name = self._receiving.names.get(notice.number, "")
+        if not self.handled_partitions.is_parked(TopicPartition(name, notice.partition)):
             super().missed_some(notice)
 
-    def _retire(self, place: TopicPartition) -> None:
-        self._unpark(place)
-        super()._retire(place)
+
+def _log_gap(group: str, gap: Gap) -> None:
+    logger.error(
+        "Group %s misses the offsets %d to %d of %s/%d: %s",
+        group,
+        gap.first,
+        gap.next - 1,
+        gap.topic,
+        gap.partition,
+        gap.reason.value,
+    )

@@ -11,13 +11,14 @@ from fanlog.client.arguments import as_reset, checked, topic_name
 from fanlog.client.groups.dead_letters import DeadLetterHost, DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
 from fanlog.client.groups.handling import Desk
-from fanlog.client.groups.member import CommitMode, GroupMember, MemberHost, MemberOptions
+from fanlog.client.groups.member import GroupMember, MemberHost
 from fanlog.client.groups.options import (
     ConsumeOptions,
     HandledOptions,
     check_options,
     handler_rules,
 )
+from fanlog.client.groups.partitions import CommitMode, MemberOptions
 from fanlog.client.groups.running import Handled, MessageHandler, run_member
 from fanlog.client.notices import missing_policy
 from fanlog.config import ClientOptions

@@ -110,7 +110,7 @@ class _HandlerRun:
         while len(self._under_way) < self._rules.concurrency:
             entry = self._desk.take()
             if entry is None:
-                self._member.make_room()
+                self._member.handled_partitions.make_room()
                 return
             task = asyncio.ensure_future(self._handle(entry))
             self._under_way.add(task)
@@ -134,7 +134,7 @@ class _HandlerRun:
             self._desk.abandon(entry)
             raise
         finally:
-            self._member.handled(entry.place)
+            self._member.handled_partitions.handled(entry.place)
 
     async def _call(self, message: Message) -> None:
         tracer = maybe_tracer()

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Protocol
@@ -18,8 +16,10 @@ from fanlog.client.follower import ClientFollower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
 from fanlog.client.publishing import Headers, Value
+from fanlog.client.queues.holding import HeldLeases
 from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
-from fanlog.client.queues.settling import JobSettling, Stretch
+from fanlog.client.queues.settling import JobSettling
+from fanlog.client.waiting import Arrivals
 from fanlog.errors import ClosedError, FanlogError, UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.batch_cache import BatchCache
@@ -27,7 +27,6 @@ from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
     GapNotice,
     HeldJobs,
-    JobOutcome,
     Joined,
     Left,
     Notice,
@@ -82,26 +81,18 @@ class Worker:
     ) -> None:
         self._host = host
         self._wanted = wanted
-        self.notices = Notices(wanted.target)
         self._keep_alive = keep_alive
         self._raise_errors = raise_errors
-        self.failures = 0
-        self._items: deque[LeaseInHand] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._arrivals: Arrivals[LeaseInHand] = Arrivals()
         self._begun: Iterator[Job] = iter(())
         self._names: dict[int, str] = {}
         self._batch_cache: BatchCache[MessageBatch] = BatchCache()
         self._coming: Lease | None = None
-        # Weak: jobs that the application has dropped run out, and go to others.
-        self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
-        # What was in hand when the application waited in vain, and whether that was said.
-        self._stuck_with: set[tuple[Stretch, int, int]] = set()
-        self._warned = False
         self._epoch = 0
-        self._keeping: asyncio.Task[None] | None = None
-        self._started = False
-        self._closed: FanlogError | None = None
         self.settling = JobSettling(self._send, self._acked_again)
+        self._held = HeldLeases(wanted.queue, wanted.prefetch, self.settling, self._arrivals)
+        self.notices = Notices(wanted.target)
+        self.failures = 0
         self.settings = QueueSettings()
         # A typed topic's worker makes typed ones.
         self.make_job: Callable[[LeaseInHand, Message], Job] = Job
@@ -126,15 +117,10 @@ class Worker:
         >>> worker = client.work("emails", queue="mailers")
         >>> await worker.start()
         """
-        if not self._started:
-            self._started = True
-            try:
-                await self._host.attach(self)
-            except BaseException:
-                self._started = False
-                raise
-            if self._keep_alive:
-                self._keeping = asyncio.ensure_future(self._keep())
+        if self._arrivals.started:
+            return
+        if await self._arrivals.begin(lambda: self._host.attach(self)) and self._keep_alive:
+            self._held.keep(lambda: self.settings.visibility_seconds)
 
     async def flush(self) -> None:
         """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into.
@@ -155,17 +141,12 @@ class Worker:
         self.settling.raise_error()
 
     async def _leave(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
-            self._keeping = None
-        was_open = self._closed is None
-        self.end(ClosedError("The worker was closed: call work() again."))
-        if was_open and self._started:
+        await self._held.stopped()
+        closed = self._arrivals.close(ClosedError("The worker was closed: call work() again."))
+        if closed and self._arrivals.started:
             await self.settling.drain()
             await self._host.detach(self)
-        self._items.clear()
+        self._arrivals.items.clear()
         self._begun = iter(())
 
     async def leave_with_jobs(self, wait_seconds: float) -> list[LeaseInHand]:
@@ -174,10 +155,11 @@ class Worker:
         await self.start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
-                await self._wait_for_items()
+                await self._arrivals.wait()
         await self._host.detach(self, keep=True)
         self.end(ClosedError("The worker was closed: call work() again."))
-        leases, self._items = list(self._items), deque()
+        leases = self._waiting()
+        self._arrivals.items.clear()
         return leases
 
     async def __aenter__(self) -> Worker:
@@ -237,8 +219,7 @@ class Worker:
 
     def check_open(self) -> None:
         """A loop ends when its worker is closed. One that begins after that is a mistake."""
-        if self._closed is not None:
-            raise self._closed
+        self._arrivals.check_open()
 
     async def next(self, timeout_seconds: float | None = None) -> Job:
         """The next job. Raises TimeoutError when none comes in time.
@@ -258,20 +239,10 @@ class Worker:
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             while True:
-                await self._wait_for_items()
-                lease = self._items.popleft()
+                await self._arrivals.wait()
+                lease = self._arrivals.take()
                 if self._is_readable(lease):
                     return JobBatch(lease)
-
-    async def _wait_for_items(self) -> None:
-        while not self._items:
-            if self._closed is not None:
-                raise self._closed
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
 
     def _is_readable(self, lease: LeaseInHand) -> bool:
         """Whether the jobs can be read. Nobody else could either: those that can't become dead
@@ -298,16 +269,21 @@ class Worker:
             if outcome.verb != OutcomeKind.ACK:
                 continue
             place = (outcome.number, outcome.partition)
-            for lease in list(self._items):
+            for lease in self._waiting():
                 apart = outcome.next <= lease.first or lease.next <= outcome.first
                 if lease.stretch[:2] != place or apart:
                     continue
-                at = self._items.index(lease)
-                del self._items[at]
+                items = self._arrivals.items
+                at = items.index(lease)
+                del items[at]
                 self.let_go(lease)
                 for part in reversed(lease.without(outcome.first, outcome.next)):
-                    self._items.insert(at, part)
+                    items.insert(at, part)
                     self.hold(part)
+
+    def _waiting(self) -> list[LeaseInHand]:
+        """What has come and was not taken yet."""
+        return [lease for lease in self._arrivals.items if isinstance(lease, LeaseInHand)]
 
     def hold(self, lease: LeaseInHand) -> None:
         self._held.add(lease)
@@ -321,49 +297,6 @@ class Worker:
         """Answers the request that a job is. `job.reply` does it."""
         await self._host.reply(job, value, headers, error)
 
-    async def _keep(self) -> None:
-        """Asks for more time for all that is in hand, long before it is over."""
-        while True:
-            await asyncio.sleep(self.settings.visibility_seconds / 2)
-            self._extend()
-
-    def _extend(self) -> None:
-        """Apart from `_keep`: a lease in a variable that outlives the turn would be in hand for
-        good, also after the application has dropped its jobs."""
-        held = list(self._held)
-        self._warn_if_stuck(held)
-        if held:
-            turn = self.settling.turn()
-            for lease in held:
-                number, partition, epoch = lease.stretch
-                extend = JobOutcome(
-                    number, partition, OutcomeKind.EXTEND, lease.first, lease.next, -1
-                )
-                turn.say(epoch, extend)
-
-    def _warn_if_stuck(self, held: list[LeaseInHand]) -> None:
-        """Says it once when the application waits for a job, and can't get one, because it has
-        said nothing of those that it got for so long: it may have forgotten to."""
-        waits = self._wake is not None and not self._items
-        left = sum(lease.left for lease in held)
-        before, self._stuck_with = (
-            self._stuck_with,
-            (
-                {(lease.stretch, lease.first, lease.left) for lease in held}
-                if waits and left >= self._wanted.prefetch
-                else set()
-            ),
-        )
-        if before and before == self._stuck_with and not self._warned:
-            self._warned = True
-            logger.warning(
-                "a worker of queue %s waits for a job, and has given no outcome on %d that it has "
-                "got, as many as its prefetch: if nobody works on them any more, ack them, or use "
-                "`async with job`",
-                self.queue,
-                left,
-            )
-
     # From the link
 
     def opening(self) -> tuple[FrameKind, msgspec.Struct]:
@@ -376,13 +309,15 @@ class Worker:
         self._batch_cache = BatchCache()
         self._coming = None
         if self._note_epoch():
-            for lease in self._items:
+            for lease in self._waiting():
                 self.let_go(lease)
-            self._items.clear()
-        held = [(lease.stretch, lease.first, lease.next) for lease in self._held]
+            self._arrivals.items.clear()
         holds = tuple(
             HeldJobs(number, partition, first, next)
-            for (number, partition, epoch), first, next in (*held, *self.settling.unanswered())
+            for (number, partition, epoch), first, next in (
+                *self._held.ranges(),
+                *self.settling.unanswered(),
+            )
             if epoch == self._epoch
         )
         wanted = msgspec.structs.replace(self._wanted, holds=holds, settings={}, missing="wait")
@@ -399,11 +334,8 @@ class Worker:
 
     def end(self, error: FanlogError) -> None:
         """No more will come."""
-        if self._closed is None:
-            self._closed = error
-            if self._keeping is not None:
-                self._keeping.cancel()
-            self._rouse()
+        if self._arrivals.close(error):
+            self._held.stop()
 
     def leased(self, lease: Lease) -> None:
         if lease.fresh:
@@ -425,15 +357,14 @@ class Worker:
 
     def _take(self, lease: Lease, batch: MessageBatch) -> None:
         # Jobs of a topic that is gone can't be settled any more.
-        if lease.number in self._names and self._closed is None:
+        if lease.number in self._names and self._arrivals.closed is None:
             taken = LeaseInHand(self, lease, batch, self._epoch)
             if taken.is_empty():
                 # Compaction has left nothing there to do.
                 taken.ack_soon(lease.first, lease.next)
                 return
-            self._items.append(taken)
             self.hold(taken)
-            self._rouse()
+            self._arrivals.put(taken)
 
     def joined(self, joined: Joined) -> None:
         self._names[joined.number] = joined.name
@@ -441,9 +372,8 @@ class Worker:
     def left(self, left: Left) -> None:
         self.notices.left(left.name)
         self._names.pop(left.number, None)
-        gone = [lease for lease in self._items if lease.stretch[0] == left.number]
-        for lease in gone:
-            self._items.remove(lease)
+        for lease in [lease for lease in self._waiting() if lease.stretch[0] == left.number]:
+            self._arrivals.items.remove(lease)
             self.let_go(lease)
 
     def noticed(self, notice: Notice) -> None:
@@ -454,7 +384,3 @@ class Worker:
 
     def revoked(self, revoke: Revoke) -> None:
         """Only a group's member is told so."""
-
-    def _rouse(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 
 from fanlog.client.arguments import StartLike
 from fanlog.client.message import Message
-from fanlog.client.subscription import OnGap
+from fanlog.client.receiving import OnGap
 from fanlog.client.values import Headers
 from fanlog.errors import DecodeError
 from fanlog.model import MissingPolicy

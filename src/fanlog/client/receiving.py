@@ -1,0 +1,266 @@
+"""What comes of the partitions that a subscription or a group's member reads: where each partition
+continues, also on the next connection, and the batches that were not taken yet.
+
+Law: of each partition the batches are given in order, each offset once. What is missing is a gap,
+which is raised or reported, never left out silently."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.reached import Partings, Reached
+from fanlog.client.waiting import Arrivals
+from fanlog.client.window import CreditWindow
+from fanlog.errors import FanlogError, MessagesLostError, UnreadableError
+from fanlog.format.batch import Batch
+from fanlog.format.frames import credit_frame
+from fanlog.format.messages import GapNotice, Joined, Left, Notice, Position, Subscribe
+from fanlog.model import Gap, GapReason, SlowPolicy, TopicPartition
+
+logger = logging.getLogger("fanlog.client")
+
+OnGap = Callable[[Gap], None]
+
+
+class ReceivingHost(Protocol):
+    """The client, as far as receiving needs it."""
+
+    def write(self, data: bytes) -> None: ...
+    def decoded(self, batch: Batch) -> MessageBatch: ...
+
+
+class ReaderProgress(Protocol):
+    """Keeps account of how far the application is. A subscription and a member of a group do so in
+    different ways."""
+
+    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
+        """The broker begins at `start`; `last` is where this reader was, if it comes back."""
+        ...
+
+    def took(self, batch: MessageBatch) -> None:
+        """The application gets a batch."""
+        ...
+
+    def unreadable(self, batch: MessageBatch) -> None:
+        """A batch was left out, because it does not decode; after `took`."""
+        ...
+
+
+class Receiving:
+    """The partitions of one follower, whose number on the connection is `key`."""
+
+    def __init__(
+        self, host: ReceivingHost, key: int, wanted: Subscribe, on_gap: OnGap | None
+    ) -> None:
+        self._host = host
+        self._wanted = wanted
+        self._on_gap = on_gap
+        self.key = key
+        self.arrivals: Arrivals[MessageBatch] = Arrivals()
+        self.window = CreditWindow(wanted.window_bytes, self._grant)
+        self.partings = Partings()
+        self.names: dict[int, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.next: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
+        # Partitions of which nothing is to be given, whatever is still on its way.
+        self.muted: set[TopicPartition] = set()
+        # What has come of partitions that are not to be given yet.
+        self._held_back: dict[TopicPartition, list[MessageBatch]] = {}
+        # Offsets below it are left out: those of a topic that did not exist when it was asked for.
+        self._floor = 0
+        # The message in hand, where messages are taken one by one.
+        self.current: Message | None = None
+        self.gaps = 0
+        self.missed = 0
+
+    def _grant(self, until: int) -> None:
+        if self.arrivals.closed is None:
+            self._host.write(credit_frame(self.key, until))
+
+    # For the application
+
+    async def next_batch(self, progress: ReaderProgress) -> MessageBatch:
+        """The next batch that can be read."""
+        arrivals = self.arrivals
+        while True:
+            if not arrivals.items:
+                await arrivals.wait()
+            batch = self.take(progress)
+            if batch is not None:
+                return batch
+
+    def take(self, progress: ReaderProgress) -> MessageBatch | None:
+        """The next batch, all of which can be read. One that can't is a gap: it is raised, or, if
+        that is what `on_gap` is for, left out."""
+        batch = self.arrivals.take()
+        progress.took(batch)
+        try:
+            batch.batch.check()
+        except UnreadableError as fault:
+            gap = Gap(
+                batch.topic, batch.partition, batch.base_offset, fault.next, GapReason.UNREADABLE
+            )
+            self.gaps += 1
+            self.missed += len(batch)
+            if self._on_gap is None:
+                raise lost_error(gap) from fault
+            logger.warning("%s", fault)
+            self._on_gap(gap)
+            progress.unreadable(batch)
+            return None
+        return batch
+
+    # From the link
+
+    def joined(self, joined: Joined, progress: ReaderProgress) -> None:
+        """Partitions of a topic are read from now on."""
+        before = self.numbers.get(joined.name)
+        if before is not None and self.names.get(before) == joined.name:
+            del self.names[before]
+        self.names[joined.number] = joined.name
+        self.numbers[joined.name] = joined.number
+        for start in joined.starts:
+            place = TopicPartition(joined.name, start.partition)
+            last = None
+            if place in self.next:
+                last = Reached(self.next[place], self.epochs.get(place, 0), before or 0)
+            progress.placed(place, Reached(start.offset, joined.epoch, joined.number), last)
+
+    def left(self, left: Left) -> None:
+        """A topic is gone."""
+        self._floor = 0
+        self.names.pop(left.number, None)
+        self.numbers.pop(left.name, None)
+        for known in (self.next, self.epochs):
+            for place in [place for place in known if place[0] == left.name]:
+                del known[place]
+
+    def noticed(self, notice: Notice) -> None:
+        if notice.kind == "missing" and self._wanted.start.kind == "offset" and not self.next:
+            self._floor = self._wanted.start.value
+
+    def delivered(self, batch: Batch) -> None:
+        header = batch.header
+        name = self.names.get(header.topic)
+        if name is None or (place := TopicPartition(name, header.partition)) in self.muted:
+            self.window.consume(header.length)
+            return
+        wanted = self.next.get(place, 0)
+        end = batch.next_offset
+        if wanted >= end:
+            self.window.consume(header.length)
+            return
+        self.next[place] = end
+        if self._floor > wanted:
+            wanted = self._floor
+            if wanted >= end:
+                self.window.consume(header.length)
+                return
+        batch.topic_name = name
+        self.window.queued_bytes += header.length
+        coming = self._host.decoded(batch).from_offset(wanted)
+        if self._held_back and place in self._held_back:
+            self._held_back[place].append(coming)
+        else:
+            self.arrivals.put(coming)
+
+    def missed_some(self, notice: GapNotice) -> None:
+        name = self.names.get(notice.number, "")
+        gap = Gap(name, notice.partition, notice.first, notice.next, notice.reason)
+        self.next[TopicPartition(name, notice.partition)] = notice.next
+        self.gaps += 1
+        self.missed += max(0, notice.next - notice.first)
+        if self._on_gap is not None:
+            self._on_gap(gap)
+        elif self._wanted.policy is SlowPolicy.SKIP and gap.reason is GapReason.SKIPPED:
+            logger.warning("%s", lost_error(gap))
+        else:
+            self.arrivals.put(lost_error(gap))
+
+    def position(self, place: TopicPartition) -> Position:
+        """Where a partition continues on the next connection."""
+        epoch, number = self.epochs.get(place, 0), self.numbers.get(place[0], 0)
+        return Position(*place, self.next[place], epoch=epoch, number=number)
+
+    # Partitions that come and go
+
+    def forget(self, place: TopicPartition) -> None:
+        """The partition is not read any more."""
+        self.next.pop(place, None)
+        self.epochs.pop(place, None)
+
+    def hold_back(self, place: TopicPartition) -> None:
+        """Gives nothing of a partition until `let_through`."""
+        self._held_back[place] = []
+
+    def let_through(self, place: TopicPartition) -> None:
+        for batch in self._held_back.pop(place, ()):
+            self.arrivals.put(batch)
+
+    def drop_all(self) -> None:
+        """Drops all that has come and was not given yet; no more will come."""
+        self.arrivals.items.clear()
+        self._held_back.clear()
+
+    def drop_queued(self, place: TopicPartition) -> None:
+        """Drops what has come of a partition and was not given yet. What came on a connection
+        before this one had its bytes counted there."""
+        arrivals = self.arrivals
+        if held_back := self._held_back.get(place):
+            arrivals.items.extend(held_back)
+            self._held_back[place] = []
+        if not arrivals.items:
+            return
+        stale_bytes = self.window.stale_bytes
+        freed = 0
+        kept: deque[MessageBatch | FanlogError] = deque()
+        for item in arrivals.items:
+            if not isinstance(item, MessageBatch):
+                kept.append(item)
+                continue
+            size = item.batch.header.length
+            stale = stale_bytes > 0
+            stale_bytes -= size if stale else 0
+            if (item.topic, item.partition) != place:
+                kept.append(item)
+                continue
+            self.window.queued_bytes -= size
+            if stale:
+                self.window.stale_bytes -= size
+            else:
+                freed += size
+        arrivals.items = kept
+        # Last: a broker in this program sends more at once.
+        self.window.consume(freed)
+
+
+def lost_error(gap: Gap) -> MessagesLostError:
+    where = f"partition {gap.partition} of {gap.topic!r}"
+    if gap.reason is GapReason.RESET:
+        text = (
+            f"The log of {where} is not the one that was read up to offset {gap.first - 1}: a "
+            f"power cut took its end, the topic was created again, or it lives in memory and the "
+            f"broker was restarted. What came after that is unknown; reading continues at offset "
+            f"{gap.next}."
+        )
+    else:
+        because = {
+            GapReason.SKIPPED: "the reader was too slow and its policy is to skip",
+            GapReason.RETENTION: "they were deleted before they were read",
+            GapReason.DAMAGED: "they are damaged on disk",
+            GapReason.UNREADABLE: "their producer made a batch that does not decode",
+        }[gap.reason]
+        text = f"Offsets {gap.first} to {gap.next - 1} of {where} will not come: {because}."
+    return MessagesLostError(
+        text,
+        topic=gap.topic,
+        partition=gap.partition,
+        first=gap.first,
+        next=gap.next,
+        reason=gap.reason.value,
+    )
