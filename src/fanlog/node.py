@@ -447,6 +447,7 @@ class Node:
         self.core.audit.close()
         if self._group is not None:
             self._group.drain()
+            self.core.turns.end()
         if self._export is not None:
             await self._export.close()
         if self._group is not None:

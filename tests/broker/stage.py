@@ -82,6 +82,7 @@ class HandSync:
         self.pending_bytes = 0
         self.kicks = 0
         self.write: Callable[[list[tuple[PartitionLog, bytes]]], None] = lambda entries: None
+        self.end_turn: Callable[[], None] = lambda: None
 
     def add(
         self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
@@ -121,6 +122,9 @@ class HandSync:
                 log.fail(fault)
         for _, _, done in some:
             done(fault)
+        # What is durable takes effect with the turn that ends next.
+        if some:
+            self.end_turn()
 
 
 class Publisher:
@@ -251,6 +255,7 @@ class Stage:
             sync_group=lambda: self.sync_group,
             audit=audit,
         )
+        self.sync_group.end_turn = self.core.turns.end
         self.core.load()
         self._subscriptions = 0
         self.quick_ledgers: tuple[str, ...] = QUICK_LEDGERS
@@ -282,6 +287,13 @@ class Stage:
         self.runtime.run()
         while self.sync_ledgers():
             self.runtime.run()
+
+    def settle(self) -> None:
+        """Runs and syncs until nothing is left to do."""
+        self.run()
+        while self.sync_group.waiting:
+            self.sync_group.sync()
+            self.run()
 
     def sync_ledgers(self) -> bool:
         """The disk is quick with some ledgers: whoever waits for them has its answer."""

@@ -230,7 +230,9 @@ def test_after_a_start_ids_of_transactions_are_remembered_for_an_hour(
 
 def register(on: Stage, known: ProducerRegistered | None = None) -> ProducerRegistered:
     id, epoch = (0, 0) if known is None else (known.id, known.epoch)
-    return on.core.producers.register(RegisterProducer("name", id, epoch))
+    registered = on.core.producers.register(RegisterProducer("name", id, epoch))
+    on.run()
+    return registered
 
 
 @both_ways

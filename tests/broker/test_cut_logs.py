@@ -209,6 +209,7 @@ def test_a_commit_past_the_end_is_refused(data: Path) -> None:
             with pytest.raises(OffsetOutOfRangeError, match="past the end of partition 0 of 't'"):
                 on.core.commit_positions("name", [Position("t", 0, 11, epoch)])
         on.core.commit_positions("name", [Position("t", 0, 10)])
+        on.run()
         (position,) = on.core.durable.positions("name")
         assert position.epoch == on.core.epoch
 

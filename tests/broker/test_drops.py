@@ -64,6 +64,7 @@ def after(on: Stage, seconds: float = 1.0) -> list[Drop]:
     """All that was written down when so much time has passed."""
     on.runtime.time_us += int(seconds * SECOND_US)
     on.core.tick()
+    on.run()
     return written(on)
 
 
@@ -117,6 +118,7 @@ async def test_misses_of_one_reader_in_a_second_are_one_record(data: Path) -> No
             miss(on, reader)
         other.drain(on.core)
         on.core.tick()
+        on.run()
         mine, others = written(on)
         assert (mine.times, mine.first, mine.next, mine.records) == (3, 1, 90, 87)
         assert (mine.since_us, mine.until_us) == (BEGIN_US + 1000, BEGIN_US + 3000)

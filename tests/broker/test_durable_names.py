@@ -18,6 +18,7 @@ from tests.broker.stage import Stage, stage
 def commit(on: Stage, name: str, offset: int, topic: str = "t", number: int = 0) -> None:
     position = Position(topic, 0, offset, on.core.epoch, number)
     on.core.commit_positions(name, [position])
+    on.run()
 
 
 def fill(on: Stage, count: int, topic: str = "t") -> None:

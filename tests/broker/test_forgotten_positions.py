@@ -16,6 +16,7 @@ def commit(on: Stage, offset: int) -> None:
         places = tuple(Position("t", index, offset) for index in range(3))
         on.core.durable.commit([(f"n{number}", places)])
     on.core.durable.commit([("other", (Position("u", 0, 7),))])
+    on.run()
 
 
 def offsets(on: Stage) -> set[int]:
@@ -56,6 +57,7 @@ def test_names_in_a_topic_are_known_without_a_look_at_all(data: Path) -> None:
         assert on.core.durable.names_in("t") == {f"n{number}" for number in range(NAMES)}
         assert on.core.durable.names_in("u") == {"other"}
         on.core.durable.forget("n0", "other")
+        on.run()
         assert on.core.durable.names_in("t") == {f"n{number}" for number in range(1, NAMES)}
         assert on.core.durable.names_in("u") == set()
         assert on.core.durable.count == 3 * (NAMES - 1)

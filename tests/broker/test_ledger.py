@@ -77,7 +77,10 @@ def test_a_ledger_stays_as_small_as_what_it_holds(data: Path) -> None:
 def test_what_is_before_a_snapshot_goes_only_when_all_of_it_is_durable(data: Path) -> None:
     with stage(data) as on:
         kept = Kept(on)
-        for i in range(25_000):
+        for i in range(19_990):
+            kept.set(b"key-%d" % (i % 5000), b"%d" % i)
+        settle(on)
+        for i in range(19_990, 20_010):
             kept.set(b"key-%d" % (i % 5000), b"%d" % i)
         log = on.core.catalog.get("_fanlog.kept").partitions[0].log
         syncs = 0
@@ -96,7 +99,10 @@ def test_a_snapshot_leaves_the_loop_to_others_between_its_slices(data: Path) -> 
     """What is written meanwhile counts, wherever the snapshot is."""
     with stage(data) as on:
         kept = Kept(on)
-        for i in range(21_000):
+        for i in range(19_990):
+            kept.set(b"key-%d" % (i % 7000), b"%d" % i)
+        settle(on)
+        for i in range(19_990, 20_010):
             kept.set(b"key-%d" % (i % 7000), b"%d" % i)
         crashes: list[tuple[Path, dict[bytes, bytes]]] = []
         turn = 0

@@ -19,7 +19,9 @@ def register(
     on: Stage, name: str = "billing", known: ProducerRegistered | None = None
 ) -> ProducerRegistered:
     wanted = RegisterProducer(name) if known is None else RegisterProducer(name, *numbers(known))
-    return on.core.producers.register(wanted)
+    registered = on.core.producers.register(wanted)
+    on.run()
+    return registered
 
 
 def numbers(known: ProducerRegistered) -> tuple[int, int]:

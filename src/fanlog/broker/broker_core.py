@@ -158,13 +158,11 @@ class BrokerCore:
         self.catalog = Catalog(store, options)
         self.raising = Raising(store, self.turns, runtime)
         self.internal = InternalTopics(store, self.catalog, self.turns, runtime)
-        self.drops = Drops(
-            self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
-        )
+        self.drops = Drops(self.drop_notes, self.internal, options, runtime.monotonic_us)
         self.audit: AuditLog | NoAudit = NO_AUDIT
         if audit is not None:
             folder = None if store.folder is None else str(store.folder)
-            self.audit = AuditLog(self.internal, audit, runtime, self.fan_out.show, folder)
+            self.audit = AuditLog(self.internal, audit, runtime, folder)
         self.account_ledger = AccountLedger(self.internal)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)

@@ -1,8 +1,8 @@
-"""What operators do with keys and users. A change is written down first, then it takes effect, at
-once and everywhere; who asked is answered when it is durable.
+"""What operators do with keys and users. A change is written first. When it is durable it takes
+effect everywhere, and the operator gets an answer.
 
-Taking away is the exception: it takes effect also if the disk is full, and says that it is not
-stored.
+Taking away is the exception: it takes effect at once, also if the disk is full. Then the answer
+says that it is not stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ from fanlog.format.accounts import (
 )
 from fanlog.format.patterns import has_wildcard
 from fanlog.identity import Account, Allowance, Identity, Login, Role, Verb
-from fanlog.security.directory import AccountEntry, Directory, KeyEntry, OldSecret, UserEntry
+from fanlog.security.directory import (
+    KEY_PREFIX,
+    USER_PREFIX,
+    AccountEntry,
+    Directory,
+    KeyEntry,
+    OldSecret,
+    UserEntry,
+)
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
 from fanlog.security.rules import check_rules
@@ -61,7 +69,10 @@ E = TypeVar("E", KeyEntry, UserEntry)
 class AccountStore(Protocol):
     """Where keys and users survive. Both raise if nothing could be written."""
 
-    def put(self, entry: AccountEntry, /) -> None: ...
+    def put(self, entry: AccountEntry, durable: Callable[[], None], /) -> None:
+        """Writes an entry; `durable` runs when it is."""
+        ...
+
     def remove(self, entry: AccountEntry, /) -> None: ...
     def owe_removal(self, entry: AccountEntry, /) -> None:
         """Writes the removal as soon as there is room."""
@@ -83,6 +94,8 @@ class BrokerAccounts:
         self._store = store
         self._now_us = now_us
         self._accounts_max = accounts_max
+        # By ledger key: entries that are written, and not durable yet.
+        self._pending: dict[str, list[AccountEntry]] = {}
 
     # Keys
 
@@ -238,11 +251,26 @@ class BrokerAccounts:
         self._directory.load(wanted.values())
 
     def _put(self, entry: AccountEntry) -> None:
-        self._store.put(entry)
-        self._directory.put(entry)
+        key = entry.ledger_key
+
+        def durable() -> None:
+            pending = self._pending.get(key, [])
+            if entry in pending:
+                pending.remove(entry)
+                if not pending:
+                    del self._pending[key]
+                self._directory.put(entry)
+
+        self._pending.setdefault(key, []).append(entry)
+        try:
+            self._store.put(entry, durable)
+        except BaseException:
+            self._pending[key].remove(entry)
+            raise
 
     def _remove(self, entry: AccountEntry) -> None:
         """Whatever the disk does, nobody gets in with it any more."""
+        self._pending.pop(entry.ledger_key, None)
         self._directory.remove(entry)
         try:
             self._store.remove(entry)
@@ -266,10 +294,17 @@ class BrokerAccounts:
         return changes
 
     def _key(self, name: str) -> KeyEntry:
-        return self._directory.keys.get(name) or _missing("key", name)
+        pending = [e for e in self._pending.get(KEY_PREFIX + name, ()) if isinstance(e, KeyEntry)]
+        return pending[-1] if pending else self._directory.keys.get(name) or _missing("key", name)
 
     def _user(self, name: str) -> UserEntry:
-        return self._directory.users.get(name) or _missing("user", name)
+        pending = [e for e in self._pending.get(USER_PREFIX + name, ()) if isinstance(e, UserEntry)]
+        return pending[-1] if pending else self._directory.users.get(name) or _missing("user", name)
+
+    def _entries(self) -> Iterable[AccountEntry]:
+        """All keys and users, as they are written."""
+        entries = {entry.ledger_key: entry for entry in self._directory.entries()}
+        return (entries | {key: some[-1] for key, some in self._pending.items() if some}).values()
 
     def _changeable(self, entry: E) -> E:
         if entry.source == "file":
@@ -282,13 +317,14 @@ class BrokerAccounts:
     def _check_new(self, name: str) -> None:
         check_account_name(name)
         directory = self._directory
-        if name in directory.keys or name in directory.users:
-            kind = "key" if name in directory.keys else "user"
+        is_key = name in directory.keys or bool(self._pending.get(KEY_PREFIX + name))
+        if is_key or name in directory.users or self._pending.get(USER_PREFIX + name):
+            kind = "key" if is_key else "user"
             raise AccountExistsError(
                 f"There is a {kind} {name!r} already. Keys and users share their names: choose "
                 "another, or change this one."
             )
-        count = len(directory.keys) + len(directory.users)
+        count = len(directory.keys) + len(directory.users) + len(self._pending)
         if count >= self._accounts_max:
             raise LimitError(
                 f"This broker has {count} keys and users, as many as it may. Delete those that "
@@ -311,7 +347,7 @@ class BrokerAccounts:
         """That somebody is left who can manage keys and users."""
         if not _is_admin(entry) or (changed is not None and _is_admin(changed)):
             return
-        others = (one for one in self._directory.entries() if one is not entry)
+        others = (one for one in self._entries() if one.ledger_key != entry.ledger_key)
         if not any(_is_admin(one) for one in others):
             raise InvalidArgumentError(
                 f"{entry.name!r} is the last admin: without one nobody could manage keys and users "

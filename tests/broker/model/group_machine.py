@@ -165,6 +165,7 @@ class GroupRules(BrokerMachine):
         positions = {place: part.done for place, part in who.parts.items()} | who.asked
         if positions:
             who.commit(positions)
+            self.world.on.run()
 
     @rule(number=numbers, where=numbers)
     def commit_what_others_have(self, number: int, where: int) -> None:
@@ -217,6 +218,7 @@ class GroupRules(BrokerMachine):
         wanted = ResetGroup(group=GROUP, start=Start("offset", to))
         try:
             steps = self.world.ask(self.world.on.core.groups.reset(wanted))
+            self.world.on.run()
         except GroupActiveError:
             assert self.world.on.core.groups.find(GROUP) is not None
             return

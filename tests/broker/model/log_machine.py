@@ -58,6 +58,7 @@ class LogRules(BrokerMachine):
     @rule(name=st.sampled_from(["x", "y"]))
     def register(self, name: str) -> None:
         given = self.world.on.core.producers.register(RegisterProducer(name))
+        self.world.on.run()
         if name in self.names:
             id, epoch = self.names[name]
             assert (given.id, given.epoch) == (id, epoch + 1)

@@ -90,6 +90,7 @@ def test_the_loss_is_written_down(data: Path, caplog: pytest.LogCaptureFixture) 
     with stage(data) as on:
         assert "the queue q had come to offset 100 of t/0" in caplog.text
         on.core.drops.write()
+        on.run()
         (value,) = on.values("_fanlog.drops")
         assert value is not None
         assert b'"reset"' in value

@@ -929,6 +929,7 @@ def test_a_queue_without_workers_can_be_reset(data: Path) -> None:
         assert (step.topic, step.partition, step.before, step.after) == ("t", 0, 10, 7)
         assert described(on).lag == 0
         reset(on, start=Start("offset", 7))
+        on.run()
         assert described(on).lag == 3
     with stage(data) as on:
         assert hire(on).offsets_taken() == [7, 8, 9]
@@ -943,6 +944,7 @@ def test_a_queue_without_workers_can_be_deleted(data: Path) -> None:
             on.core.queues.delete("q")
         on.core.queues.leave(ann.subscription)
         on.core.queues.delete("q")
+        on.run()
         with pytest.raises(errors.GroupNotFoundError):
             on.core.queues.delete("q")
     with stage(data) as on:
@@ -961,6 +963,7 @@ def test_a_deleted_queues_dead_letters_do_not_count_for_a_new_one_of_its_name(
             ann.settle(OutcomeKind.REJECT, ann.jobs())
         on.core.queues.leave(ann.subscription)
         on.core.queues.delete("q")
+        on.run()
         assert hire(on).offsets_taken() == [0, 1]
         later(on, 6)
     with stage(data) as on:

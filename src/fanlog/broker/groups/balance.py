@@ -165,7 +165,11 @@ class GroupBalance:
                 member = group.members.get(group.target.get(place, ""))
                 if place in group.owned or member is None or member.reader is None:
                     continue
-                if self._waits(member.reader, since_us):
+                if self._broker.durable.is_pending(group.offsets, *place):
+                    # It begins where the last owner's commit says, once that has taken effect.
+                    later[place] = since_us
+                    group.awaits_commits = True
+                elif self._waits(member.reader, since_us):
                     later[place] = since_us
                 elif self._exists(place):
                     group.own(place, member)
@@ -286,15 +290,24 @@ class GroupBalance:
     def pin_again(self, group: ConsumerGroup) -> None:
         """Commits what is unpinned, where no member has committed since."""
         durable = self._broker.durable
+        for place in list(group.unpinned):
+            if durable.position(group.offsets, *place) is not None:
+                del group.unpinned[place]
         pins = [
             pin
             for place, pin in group.unpinned.items()
-            if durable.position(group.offsets, *place) is None
+            if not durable.is_pending(group.offsets, *place)
         ]
         checked = self._broker.check_positions(group.offsets, pins)
+
+        def pinned(fault: FanlogError | None) -> None:
+            for pin in pins if fault is None else ():
+                place = TopicPartition(pin.topic, pin.partition)
+                if group.unpinned.get(place) is pin:
+                    del group.unpinned[place]
+
         if checked:
-            durable.commit([(group.offsets, checked)])
-        group.unpinned.clear()
+            durable.commit([(group.offsets, checked)], pinned)
 
     def move(self, group: ConsumerGroup, places: dict[TopicPartition, int]) -> None:
         """Puts the cursors of a member's own partitions elsewhere."""

@@ -239,7 +239,10 @@ class GroupCoordinator:
         topic = self._broker.catalog.find(claim.topic)
         if topic is None or not 0 <= claim.partition < len(topic.partitions):
             return False
-        committed = self._broker.durable.position(group.offsets, claim.topic, claim.partition)
+        place = claim.topic, claim.partition
+        if self._broker.durable.is_pending(group.offsets, *place):
+            return False
+        committed = self._broker.durable.position(group.offsets, *place)
         if committed is None:
             return True
         partition, epoch = topic.partitions[claim.partition], self._broker.epoch
@@ -426,6 +429,9 @@ class GroupCoordinator:
             logger.debug("group %s: rebalanced, partitions by member: %s", group.name, shares)
         if group.unsettled or group.revoking or group.unpinned:
             self._watched[group] = None
+        if group.awaits_commits:
+            group.awaits_commits = False
+            self._broker.internal.when_durable(lambda _: self._settle_later(group))
         resting = self._runtime.monotonic_us() < group.rests_until_us
         if group.stale and not resting and not self._in_grace(group):
             self._settle_later(group)

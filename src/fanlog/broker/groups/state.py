@@ -109,6 +109,7 @@ class ConsumerGroup:
     to be set going again. Each says since when. Only `own`, `disown`, `revoke` change `owned`."""
 
     __slots__ = (
+        "awaits_commits",
         "ends",
         "epoch",
         "freed",
@@ -144,6 +145,8 @@ class ConsumerGroup:
         self.ends: dict[TopicPartition, int] = {}
         self.unpinned: dict[TopicPartition, Position] = {}
         self.rebalances = 0
+        # Whether a partition is free, and a commit of its last owner has not taken effect.
+        self.awaits_commits = False
 
     @property
     def offsets(self) -> str:

@@ -187,18 +187,6 @@ class FanOut:
                     self._park(cursor)
         self._renderer.end_turn()
 
-    def show(self, partition: Partition, base_offset: int) -> None:
-        """What the broker itself has written past the turn: those at the end read it like those
-        who are behind, and those who wait for more hear of it."""
-        viewed = [c for cursors in (partition.viewed or {}).values() for c in cursors]
-        for cursor in [*(partition.live or ()), *viewed]:
-            cursor.offset = base_offset
-            self._leave(cursor)
-            self.pump(cursor)
-        waiters, partition.waiters = partition.waiters, None
-        for wake in waiters or ():
-            wake()
-
     def pump(self, cursor: Cursor) -> None:
         """Sends what the cursor has not seen, until it is live, or its socket or window is
         full, or others should have a turn."""

@@ -1,6 +1,10 @@
-"""Turns, and what happens at the end of each: what came in goes into the logs, becomes visible when
-its durability has accepted it, is fanned out, and is acknowledged. One append for each partition
-and turn, however many publishers took part."""
+"""Turns: the one way into the logs.
+
+A turn takes in messages of publishers and entries of the broker's own. At its end the messages go
+into the logs, one append for each partition, however many publishers took part. An entry goes into
+its log at once, so that its writer hears of a full disk. From there on both are equal: when the
+durability of a partition has accepted a piece, the end of the next turn makes it visible, runs what
+follows from it, fans it out, and acknowledges it, in this order."""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.producers import Producer
@@ -17,6 +21,7 @@ from fanlog.broker.ports import Origin, Runtime
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.format.header import BatchHeader
+from fanlog.log.commit import Done
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Durability
 from fanlog.telemetry.histograms import TURN_US, Histogram
@@ -29,19 +34,24 @@ class SyncGroup(Protocol):
 
     pending_bytes: int
 
-    def add(
-        self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
-    ) -> None: ...
-    def adopt(
-        self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
-    ) -> None: ...
+    def add(self, log: PartitionLog, piece: bytes, done: Done) -> None: ...
+    def adopt(self, logs: Sequence[PartitionLog], done: Done) -> None: ...
     def kick(self) -> None: ...
     def histograms(self) -> tuple[Histogram, Histogram]:
         """How long syncs took, in µs, and how many bytes they had."""
         ...
 
 
-_Synced = tuple[Partition, bytes, int, list[Submission], FanlogError | None]
+class _Accepted(NamedTuple):
+    """A piece that the disk has answered for: of publishers, or an entry of the broker's own, for
+    which `done` runs."""
+
+    partition: Partition
+    piece: bytes
+    next_offset: int
+    submissions: list[Submission]
+    fault: FanlogError | None
+    done: Done | None = None
 
 
 class Turns:
@@ -61,7 +71,7 @@ class Turns:
         self._tail_total_bytes = tail_total_bytes
         self._tails: OrderedDict[Partition, None] = OrderedDict()
         self._fresh: dict[Partition, tuple[int, list[bytes]]] = {}
-        self._synced: list[_Synced] = []
+        self._accepted: list[_Accepted] = []
         self._acks: dict[Origin, list[bytes]] = {}
         self._scheduled = False
         self._relief: list[Callable[[], None]] = []
@@ -104,11 +114,11 @@ class Turns:
     def end(self) -> None:
         begun_ns = perf_counter_ns()
         self.hand_in()
-        if self._synced:
+        if self._accepted:
             self._settle()
         while self.dirty:
             partition, _ = self.dirty.popitem()
-            self._commit(partition)
+            self._append_parts(partition)
         fresh = self._fresh
         appended_ns = perf_counter_ns()
         if fresh:
@@ -153,7 +163,8 @@ class Turns:
         """Retention has changed the partition's tail."""
         self.tail_bytes += partition.log.tail.bytes - bytes_before
 
-    def _commit(self, partition: Partition) -> None:
+    def _append_parts(self, partition: Partition) -> None:
+        """Appends what publishers have brought for a partition in this turn."""
         parts, submissions = partition.parts, partition.submissions
         partition.parts = partition.submissions = None
         if parts is None or submissions is None:
@@ -164,13 +175,7 @@ class Turns:
         before = 0 if limits is None else log.end_offset
         if piece:
             try:
-                if partition.durability is Durability.FSYNC:
-                    # Its first use makes the journal, which a full disk has no room for: before
-                    # anything is appended.
-                    self.prepare_sync()
-                log.append(
-                    piece, partition.next_offset, partition.first_time_us, partition.last_time_us
-                )
+                self._append(partition, piece)
             except Exception as fault:
                 partition.next_offset = log.end_offset
                 if not isinstance(fault, FanlogError):
@@ -185,7 +190,6 @@ class Turns:
                     return
                 piece = b""
             else:
-                self.count_tail(partition, len(piece))
                 if limits is not None:
                     limits.stored(partition.next_offset - before, len(piece))
         next_offset = partition.next_offset
@@ -193,36 +197,61 @@ class Turns:
             # Or repeats of what an earlier start has stored, and this one has synced.
             self._accept(partition, piece, next_offset, submissions)
             return
+        self._sync(partition, piece, submissions, None)
+
+    def append_entry(
+        self, partition: Partition, piece: bytes, next_offset: int, done: Done
+    ) -> None:
+        """Appends a stamped batch of the broker's own: a ledger's entry, a loss of a reader, a line
+        of the audit log. `done` runs at the end of the turn in which it has become visible, or with
+        the fault if it can't become durable. Raises what keeps it out of the log; then nothing was
+        written, and `done` does not run."""
+        if partition.parts is not None:
+            raise ValueError(f"{partition.name} takes messages of publishers in this turn.")
+        partition.first_time_us = partition.last_time_us
+        before, partition.next_offset = partition.next_offset, next_offset
+        try:
+            self._append(partition, piece)
+        except BaseException:
+            partition.next_offset = before
+            raise
+        self.schedule()
+        if partition.durability is Durability.FSYNC:
+            self._sync(partition, piece, [], done)
+        else:
+            self._accepted.append(_Accepted(partition, piece, next_offset, [], None, done))
+
+    def _append(self, partition: Partition, piece: bytes) -> None:
+        """Everything that is appended is appended here."""
+        if partition.durability is Durability.FSYNC:
+            # Its first use makes the journal, which a full disk has no room for: before anything
+            # is appended.
+            self.prepare_sync()
+        partition.log.append(
+            piece, partition.next_offset, partition.first_time_us, partition.last_time_us
+        )
+        self.count_tail(partition, len(piece))
+
+    def _sync(
+        self, partition: Partition, piece: bytes, submissions: list[Submission], done: Done | None
+    ) -> None:
+        """Has a piece synced with the next group commit."""
+        next_offset = partition.next_offset
 
         def synced(fault: FanlogError | None) -> None:
-            self._synced.append((partition, piece, next_offset, submissions, fault))
+            self._accepted.append(
+                _Accepted(partition, piece, next_offset, submissions, fault, done)
+            )
             self.schedule()
             self._relieve()
 
-        self._get_group().add(log, piece, synced)
+        self._get_group().add(partition.log, piece, synced)
 
     def prepare_sync(self) -> None:
         """Makes sure that pieces can be synced; raises why they can't."""
         self._get_group()
 
-    def sync(
-        self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None] | None
-    ) -> None:
-        """Makes a piece of the broker's own durable with the next group commit."""
-        tell = done or _log_fault
-
-        def synced(fault: FanlogError | None) -> None:
-            try:
-                tell(fault)
-            finally:
-                self._relieve()
-
-        self._get_group().add(log, piece, synced)
-        self.schedule()
-
-    def adopt(
-        self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
-    ) -> None:
+    def adopt(self, logs: Sequence[PartitionLog], done: Done) -> None:
         """Logs whose pieces are to be synced from now on: the next commit syncs their files."""
         self._get_group().adopt(logs, done)
         self.schedule()
@@ -235,9 +264,11 @@ class Turns:
     def _settle(self) -> None:
         """What the disk has answered for since the last turn. It becomes visible here and not
         before, so that a reader that comes to the end in between is not sent it twice."""
-        synced, self._synced = self._synced, []
-        for partition, piece, next_offset, submissions, fault in synced:
-            if fault is None:
+        accepted, self._accepted = self._accepted, []
+        for partition, piece, next_offset, submissions, fault, done in accepted:
+            if done is not None:
+                self._settle_entry(partition, piece, next_offset, fault, done)
+            elif fault is None:
                 self._accept(partition, piece, next_offset, submissions)
             else:
                 if self._traces.following:
@@ -245,15 +276,37 @@ class Turns:
                 repeats = self._refuse(submissions, partition.visible_end, fault)
                 self._accept(partition, b"", next_offset, repeats)
 
+    def _settle_entry(
+        self,
+        partition: Partition,
+        piece: bytes,
+        next_offset: int,
+        fault: FanlogError | None,
+        done: Done,
+    ) -> None:
+        """What follows from an entry. It may write further ones, which belong to this turn."""
+        if fault is None:
+            self._freshen(partition, piece)
+            partition.visible_end = next_offset
+        try:
+            done(fault)
+        except Exception:
+            # One that fails must not keep the others from taking effect.
+            logger.exception("What follows from an entry of %s failed.", partition.name)
+
+    def _freshen(self, partition: Partition, piece: bytes) -> None:
+        """Has a piece shown to readers at the end of this turn."""
+        fresh = self._fresh.get(partition)
+        if fresh is None:
+            self._fresh[partition] = (partition.visible_end, [piece])
+        else:
+            fresh[1].append(piece)
+
     def _accept(
         self, partition: Partition, piece: bytes, next_offset: int, submissions: list[Submission]
     ) -> None:
         if piece:
-            fresh = self._fresh.get(partition)
-            if fresh is None:
-                self._fresh[partition] = (partition.visible_end, [piece])
-            else:
-                fresh[1].append(piece)
+            self._freshen(partition, piece)
             size = len(piece)
             self.published_records += next_offset - partition.visible_end
             self.published_bytes += size
@@ -342,8 +395,3 @@ class Turns:
             except Exception:
                 # One that fails must not keep the others waiting.
                 logger.exception("What waited for the disk failed.")
-
-
-def _log_fault(fault: FanlogError | None) -> None:
-    if fault is not None:
-        logger.error("an entry of the broker's own was not made durable: %s", fault)

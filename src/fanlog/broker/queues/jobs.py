@@ -14,6 +14,9 @@ from fanlog.broker.queues.spans import JobSpan, JobState, OffsetRange, Spans, jo
 _STALE_MAX = 1024
 
 
+_SETTLING = (JobState.FINISHING, JobState.FAILING)
+_IN_HAND = (JobState.LEASED, JobState.FAILING)
+_HELD = (JobState.LEASED, *_SETTLING)
 # By time: ranges of jobs that may be in a state then.
 _Heap = list[tuple[int, int, int]]
 # When jobs that have failed may be tried again: asked with how often, and the first offset.
@@ -187,6 +190,32 @@ class Jobs:
 
     # Outcomes
 
+    def settle(self, first: int, next: int, worker: str = "") -> None:
+        """The outcome of jobs is known, and on its way to the disk: until it takes effect no lease
+        runs out, and nobody else gets them. With a worker it is a failure, of those that it has."""
+        for span in self.spans.cut(first, next):
+            if worker:
+                if span.state is JobState.LEASED and span.worker == worker:
+                    self._set(span, JobState.FAILING, worker, span.due_us)
+            elif span.state in (JobState.LEASED, JobState.FAILING, JobState.WAITING):
+                self._set(span, JobState.FINISHING, span.worker, span.due_us)
+
+    def settle_earlier(self, first: int, next: int) -> None:
+        """The same for acks of jobs that were handed out before a restart."""
+        self._reach(next)
+        self.settle(first, next)
+
+    def unsettle(self, first: int, next: int) -> None:
+        """Takes that back: the outcome could not be written."""
+        for span in self.spans.cut(first, next):
+            if span.state not in _SETTLING:
+                continue
+            if span.worker:
+                self._set(span, JobState.LEASED, span.worker, span.due_us)
+                self._push(self._deadlines, span.due_us, span.first, span.next)
+            else:
+                self._wait(span, span.due_us)
+
     def finish(self, first: int, next: int) -> list[OffsetRange]:
         """Jobs are done, whoever did them. Returns those that were done or dead before, or were
         never handed out."""
@@ -295,7 +324,8 @@ class Jobs:
             keep.update(span.first for span in self.spans.cut(first, next))
         released = 0
         for span in self.spans:
-            if _is_held(span, worker) and span.first not in keep:
+            leased = span.state is JobState.LEASED and span.worker == worker
+            if leased and span.first not in keep:
                 released += len(span)
                 self._wait(span, 0)
         return released
@@ -417,15 +447,19 @@ class Jobs:
 
     def _set(self, span: JobSpan, state: JobState, worker: str = "", due_us: int = 0) -> None:
         count = len(span)
-        if span.state is JobState.LEASED:
+        if span.state in _IN_HAND:
             self.leased -= count
             self._in_hand.give_back(span.worker, count)
+        elif span.state is JobState.FINISHING:
+            self.leased -= count
         elif span.state is JobState.WAITING:
             self.waiting -= count
         span.state, span.worker, span.due_us = state, worker, due_us
-        if state is JobState.LEASED:
+        if state in _IN_HAND:
             self.leased += count
             self._in_hand.take(worker, count)
+        elif state is JobState.FINISHING:
+            self.leased += count
         elif state is JobState.WAITING:
             self.waiting += count
 
@@ -449,7 +483,7 @@ class Jobs:
 
 
 def _is_held(span: JobSpan, worker: str) -> bool:
-    return span.state is JobState.LEASED and span.worker == worker
+    return span.state in _HELD and span.worker == worker
 
 
 def _due_us(span: JobSpan) -> int:

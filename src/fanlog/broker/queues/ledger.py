@@ -121,7 +121,7 @@ class QueueLedger:
     ) -> None:
         self._clocks = clocks
         self._epoch = epoch
-        self._ledger = Ledger(host, "queues", everything, _LOSS)
+        self._ledger = Ledger(host, "queues", everything, _LOSS, deltas=True)
         self.may_have_lost = self._ledger.may_have_lost
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe

@@ -1,6 +1,6 @@
-"""What workers say of their jobs. What comes in one turn is written down together, unless it is
-very much. Then it counts, and it is answered when it is durable: what was acked is never handed out
-again."""
+"""The outcomes of jobs: ack, nack, reject, and extended leases. They are written to the ledger,
+many together. When they are durable they take effect, and the worker gets an answer. A job that was
+acked is never handed out again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
-from fanlog.broker.queues.jobs import JobFailure, RetryTime
+from fanlog.broker.queues.jobs import JobFailure, Jobs, RetryTime
 from fanlog.broker.queues.queue import Queue, QueueWorker
 from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.broker.queues.spans import JobSpan, OffsetRange
-from fanlog.broker.state.ledger import Entry
+from fanlog.broker.state.ledger import Done, Entry
 from fanlog.errors import FanlogError
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
@@ -23,6 +23,8 @@ _MS_US = 1000
 # Longest time that an outcome can ask for: a day.
 _DELAY_MS_MAX = 86_400_000
 _REASON_CHARACTERS_MAX = 4096
+# Those that change what is stored.
+_WRITTEN = (OutcomeKind.ACK, OutcomeKind.NACK, OutcomeKind.REJECT)
 # What is settled before others get their turn.
 _OUTCOMES_A_TURN = 8192
 
@@ -44,12 +46,9 @@ class OutcomeHost(Protocol):
         done: list[OffsetRange],
         failures: list[JobFailure],
     ) -> Entry: ...
-    def write(self, entries: list[Entry]) -> None:
-        """Raises if they are not written."""
-        ...
-
-    def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
-        """Calls `done` when what was written is durable, or with the fault if it can't be."""
+    def write(self, entries: list[Entry], done: Done) -> None:
+        """Raises if they are not written. `done` runs when they are durable, or with the fault if
+        they can't be."""
         ...
 
     def move(
@@ -77,13 +76,6 @@ class _Request:
         if not self.pending:
             self.answer(Settled(tuple(self.late)))
 
-    def durable(self, fault: FanlogError | None) -> None:
-        if fault is None:
-            self.part_done()
-        else:
-            self.pending = 0
-            self.answer(fault)
-
 
 class _Change:
     """What a turn changes in a queue partition, as it is written down."""
@@ -99,43 +91,87 @@ class _Change:
 
 
 class Outcomes:
+    """One write is under way at a time. What comes meanwhile is written when it has taken effect,
+    all together: so it is always decided by what holds, and a slow disk gets larger writes."""
+
     def __init__(self, host: OutcomeHost) -> None:
         self._host = host
         self._requests: list[_Request] = []
+        self._scheduled = False
+        self._writing = False
 
     def settle(self, worker: QueueWorker, settle: Settle, answer: SettleAnswer) -> None:
-        """Takes a worker's outcomes into this turn."""
-        if not self._requests:
+        """Takes a worker's outcomes. It has room for further jobs at once."""
+        request = _Request(worker, settle, answer)
+        self._mark(request, _settle)
+        self._requests.append(request)
+        worker.doubted = False
+        worker.queue.enlist_freed()
+        worker.queue.enlist(worker)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._requests and not self._scheduled and not self._writing:
+            self._scheduled = True
             self._host.soon(self._turn)
-        self._requests.append(_Request(worker, settle, answer))
 
     def _take_some(self) -> list[_Request]:
-        """What this turn settles; the rest has the next one."""
+        """What is written together."""
         outcomes = 0
         for i, request in enumerate(self._requests):
             outcomes += len(request.settle.outcomes)
             if i and outcomes > _OUTCOMES_A_TURN:
                 some, self._requests = self._requests[:i], self._requests[i:]
-                self._host.soon(self._turn)
                 return some
         some, self._requests = self._requests, []
         return some
 
     def _turn(self) -> None:
+        self._scheduled = False
         requests = self._take_some()
         now_us = self._host.monotonic_us()
         changes: dict[QueuePartition, _Change] = {}
         for request in requests:
             self._note(request, changes, now_us)
-        try:
-            wrote = self._write(changes)
-        except FanlogError as fault:
-            for request in requests:
-                request.answer(fault)
+        entries = self._entries(changes)
+        if not entries:
+            self._take_effect(requests, now_us)
+            self._schedule()
             return
+
+        def durable(fault: FanlogError | None) -> None:
+            self._writing = False
+            if fault is None:
+                self._take_effect(requests, now_us)
+            else:
+                for request in requests:
+                    request.answer(fault)
+            self._schedule()
+
+        # A broker without a folder runs `durable` before `write` returns.
+        self._writing = True
+        try:
+            self._host.write(entries, durable)
+        except FanlogError as fault:
+            self._writing = False
+            for request in requests:
+                self._mark(request, _unsettle)
+                request.answer(fault)
+            self._schedule()
+
+    def _mark(self, request: _Request, mark: Callable[[Jobs, int, int, str], None]) -> None:
+        """Marks the jobs of a request as settled, or not any more."""
+        for outcome in request.settle.outcomes:
+            part = self._queue_partition(request, outcome)
+            if part is None or outcome.verb not in _WRITTEN:
+                continue
+            worker = "" if outcome.verb == OutcomeKind.ACK else request.worker.id
+            next = min(outcome.next, self._limit(request, part), self._end(request, part))
+            mark(part.jobs, outcome.first, next, worker)
+
+    def _take_effect(self, requests: list[_Request], now_us: int) -> None:
         queues: dict[Queue, None] = {}
         for request in requests:
-            request.worker.doubted = False
             queues[request.worker.queue] = None
             for outcome in request.settle.outcomes:
                 self._apply(request, outcome, now_us)
@@ -143,10 +179,7 @@ class Outcomes:
             queue.enlist_freed()
         for request in requests:
             request.worker.queue.enlist(request.worker)
-        if wrote:
-            self._host.when_durable(lambda fault: _answer_all(requests, fault))
-        else:
-            _answer_all(requests, None)
+            request.part_done()
 
     def _queue_partition(self, request: _Request, outcome: JobOutcome) -> QueuePartition | None:
         """The queue partition that an outcome is about, if it knows the jobs."""
@@ -168,11 +201,7 @@ class Outcomes:
         queue = request.worker.queue
         for outcome in request.settle.outcomes:
             part = self._queue_partition(request, outcome)
-            if part is None or outcome.verb not in (
-                OutcomeKind.ACK,
-                OutcomeKind.NACK,
-                OutcomeKind.REJECT,
-            ):
+            if part is None or outcome.verb not in _WRITTEN:
                 continue
             change = changes.get(part)
             if change is None:
@@ -216,17 +245,14 @@ class Outcomes:
             return late + ([(end, next)] if next > end else [])
         return part.jobs.finish(first, next)
 
-    def _write(self, changes: dict[QueuePartition, _Change]) -> bool:
-        """Whether there was anything to write."""
-        entries: list[Entry] = [
+    def _entries(self, changes: dict[QueuePartition, _Change]) -> list[Entry]:
+        """What is to be written; nothing of topics that live in memory."""
+        return [
             self._host.change_entry(change.queue, part, change.done, change.failures)
             for part, change in changes.items()
             if (change.done or change.failures)
             and part.partition.durability is not Durability.MEMORY
         ]
-        if entries:
-            self._host.write(entries)
-        return bool(entries)
 
     def _apply(self, request: _Request, outcome: JobOutcome, now_us: int) -> None:
         part = self._queue_partition(request, outcome)
@@ -277,9 +303,16 @@ def _without(first: int, next: int, others: list[OffsetRange]) -> list[OffsetRan
     return [*left, (first, next)] if first < next else left
 
 
-def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
-    for request in requests:
-        request.durable(fault)
+def _settle(jobs: Jobs, first: int, next: int, worker: str) -> None:
+    if worker:
+        jobs.settle(first, next, worker)
+    elif first < next:
+        jobs.settle_earlier(first, next)
+
+
+def _unsettle(jobs: Jobs, first: int, next: int, worker: str) -> None:
+    del worker
+    jobs.unsettle(first, next)
 
 
 def _due(queue: Queue, part: QueuePartition, outcome: JobOutcome, now_us: int) -> RetryTime:

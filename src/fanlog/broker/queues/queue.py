@@ -185,6 +185,8 @@ class Queue:
         self.name = name
         self.settings = settings
         self.born = born
+        # Whether its entry is.
+        self.durable = False
         self.born_in_memory = 0
         self.workers: dict[str, QueueWorker] = {}
         self.partitions: dict[tuple[int, int], QueuePartition] = {}

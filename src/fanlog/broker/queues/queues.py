@@ -39,7 +39,7 @@ from fanlog.broker.queues.rules import (
     takes_part,
 )
 from fanlog.broker.queues.spans import JobSpan, OffsetRange
-from fanlog.broker.state.ledger import Entry
+from fanlog.broker.state.ledger import Done, Entry
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -100,6 +100,7 @@ class Queues:
         """Brings back what is done and what has failed. What was out is handed out again."""
         for stored in self._ledger.load(self._known_until):
             queue = Queue(self, stored.name, stored.settings, stored.born)
+            queue.durable = True
             queue.in_hand = stored.in_hand
             self._queues[queue.name] = queue
             for kept in stored.partitions.values():
@@ -233,9 +234,9 @@ class Queues:
                     start_of(partition, settings, appeared=self._is_whole(queue, topic))
         if queue is None:
             born = newest_number(self._broker.catalog, in_memory=False)
-            self._ledger.write([queue_entry(wanted.queue, settings, born)])
-            queue = self._queues[wanted.queue] = Queue(self, wanted.queue, settings, born)
+            queue = Queue(self, wanted.queue, settings, born)
             queue.born_in_memory = newest_number(self._broker.catalog, in_memory=True)
+            self._write_new(queue)
         elif settings != before:
             others = [worker for worker in queue.workers.values() if worker.id != wanted.worker]
             if settings.ordered != before.ordered and others:
@@ -243,12 +244,36 @@ class Queues:
                     f"The queue {queue.name!r} has workers; whether it is ordered can only change "
                     "while there are none. Stop them first, or ask for the same as they do."
                 )
-            self._ledger.write([queue_entry(queue.name, settings, queue.born)])
-            queue.settings = settings
+            self._write_settings(queue, settings)
+        return queue
+
+    def _write_new(self, queue: Queue) -> None:
+        """Its name is taken from now on; nobody is shown it, or works in it, before its entry is
+        durable."""
+
+        def durable(fault: FanlogError | None) -> None:
+            if fault is None:
+                queue.durable = True
+            elif self._queues.get(queue.name) is queue:
+                del self._queues[queue.name]
+
+        self._queues[queue.name] = queue
+        try:
+            self._ledger.write([queue_entry(queue.name, queue.settings, queue.born)], durable)
+        except BaseException:
+            del self._queues[queue.name]
+            raise
+
+    def _write_settings(self, queue: Queue, settings: QueueSettings) -> None:
+        def durable(fault: FanlogError | None) -> None:
+            if fault is not None:
+                return
+            before, queue.settings = queue.settings, settings
             if settings.ordered != before.ordered:
                 for part in queue.partitions.values():
                     part.jobs.release_all(ordered=settings.ordered)
-        return queue
+
+        self._ledger.write([queue_entry(queue.name, settings, queue.born)], durable)
 
     def _check_membership(self, wanted: Work, outlet: Outlet) -> None:
         """That there is room for the worker; nothing may change for one that there is not."""
@@ -467,11 +492,8 @@ class Queues:
     ) -> Entry:
         return self._ledger.change_entry(queue.name, queue.stored(part), done, failures)
 
-    def write(self, entries: list[Entry]) -> None:
-        self._ledger.write(entries)
-
-    def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
-        self._broker.internal.when_durable(done)
+    def write(self, entries: list[Entry], done: Done) -> None:
+        self._ledger.write(entries, done)
 
     def failed(
         self, queue: Queue, part: QueuePartition, again: list[JobSpan], dead: list[JobSpan]
@@ -534,10 +556,10 @@ class Queues:
     # For operators
 
     def names(self) -> list[str]:
-        return sorted(self._queues)
+        return sorted(queue.name for queue in self.every())
 
     def every(self) -> list[Queue]:
-        return list(self._queues.values())
+        return [queue for queue in self._queues.values() if queue.durable]
 
     def counted(self) -> tuple[int, int, int]:
         """Jobs delivered, redelivered and made dead letters since the start."""
@@ -566,13 +588,21 @@ class Queues:
         # The places were looked up in threads: somebody may have come meanwhile.
         self._check_idle(self._get(wanted.group))
         anew = [self._anew(queue, step) for step in steps]
-        self._ledger.write([self._ledger.partition_entry(queue.name, kept) for _, kept in anew])
-        for partition, kept in anew:
-            old = queue.partitions.get((kept.number, kept.partition))
-            if old is not None:
-                queue.drop_partition(old)
-            queue.add_partition(partition, kept.jobs, kept.sequence)
-        queue.enlist_freed()
+
+        def durable(fault: FanlogError | None) -> None:
+            if fault is not None or self._queues.get(queue.name) is not queue:
+                return
+            for partition, kept in anew:
+                if partition.topic.deleted:
+                    continue
+                old = queue.partitions.get((kept.number, kept.partition))
+                if old is not None:
+                    queue.drop_partition(old)
+                queue.add_partition(partition, kept.jobs, kept.sequence)
+            queue.enlist_freed()
+
+        entries = [self._ledger.partition_entry(queue.name, kept) for _, kept in anew]
+        self._ledger.write(entries, durable)
         return steps
 
     def _anew(self, queue: Queue, step: ResetStep) -> tuple[Partition, StoredQueuePartition]:
@@ -586,8 +616,12 @@ class Queues:
     def delete(self, name: str) -> None:
         queue = self._get(name)
         self._check_idle(queue)
-        self._ledger.write([no_queue_entry(name)])
-        del self._queues[name]
+        self._ledger.write([no_queue_entry(name)], lambda fault: self._deleted(queue, fault))
+
+    def _deleted(self, queue: Queue, fault: FanlogError | None) -> None:
+        if fault is not None or self._queues.get(queue.name) is not queue:
+            return
+        del self._queues[queue.name]
         delivered, redelivered, dead_lettered = self._past
         self._past = (
             delivered + queue.delivered,

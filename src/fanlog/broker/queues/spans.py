@@ -20,6 +20,10 @@ class JobState(IntEnum):
     PARKED = 3
     # On its way into the dead-letter topic.
     DEAD = 4
+    # An ack is on its way to the disk. The worker has room for another job.
+    FINISHING = 5
+    # A nack or reject is. The worker still has the job.
+    FAILING = 6
 
 
 class JobSpan:

@@ -4,12 +4,12 @@ it fails closed, and the broker starts all the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from fanlog.broker.state.ledger import Ledger, LedgerHost
-from fanlog.errors import FormatError
+from fanlog.errors import FanlogError, FormatError
 from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 
 _LOSS = (
@@ -62,13 +62,20 @@ class AccountLedger:
             if entry is not None:
                 yield name.encode(), _encode(entry)
 
-    def put(self, entry: AccountEntry, /) -> None:
-        self._ledger.write([(entry.ledger_key.encode(), _encode(entry))])
-        self._entries[entry.ledger_key] = entry
+    def put(self, entry: AccountEntry, durable: Callable[[], None], /) -> None:
+        def done(fault: FanlogError | None) -> None:
+            if fault is None:
+                self._entries[entry.ledger_key] = entry
+                durable()
+
+        self._ledger.write([(entry.ledger_key.encode(), _encode(entry))], done)
 
     def remove(self, entry: AccountEntry, /) -> None:
-        self._ledger.write([(entry.ledger_key.encode(), None)])
-        self._entries.pop(entry.ledger_key, None)
+        def done(fault: FanlogError | None) -> None:
+            if fault is None:
+                self._entries.pop(entry.ledger_key, None)
+
+        self._ledger.write([(entry.ledger_key.encode(), None)], done)
 
     def owe_removal(self, entry: AccountEntry, /) -> None:
         self._ledger.write_or_owe([(entry.ledger_key.encode(), None)])

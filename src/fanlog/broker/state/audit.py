@@ -10,9 +10,7 @@ and what does not fit there is counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
-from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import AuditResult, Runtime
 from fanlog.broker.state.audit_head import HeadFile, find_head
 from fanlog.broker.state.audit_notes import AuditedChange, Merged, entry_of, is_wanted
@@ -74,13 +72,11 @@ class AuditLog:
         host: InternalTopics,
         options: AuditOptions,
         runtime: Runtime,
-        show: Callable[[Partition, int], None],
         folder: str | None,
     ) -> None:
         self._host = host
         self._options = options
         self._runtime = runtime
-        self._show = show
         self._settings = _settings(options)
         self._changes: list[AuditedChange] = []
         self._merged = Merged(options.merged_max)
@@ -215,12 +211,8 @@ class AuditLog:
         try:
             partition = self._host.make_kept(AUDIT_TOPIC, self._settings)
             values, head = link(self._head, entries)
-            base_offset = partition.log.end_offset
             self._host.write_internal(
-                partition,
-                encode_batch(values),
-                lambda fault: self._synced(partition, base_offset, head, fault),
-                hidden=True,
+                partition, encode_batch(values), lambda fault: self._synced(head, fault)
             )
         except FanlogError as fault:
             if not self._failing:
@@ -234,15 +226,11 @@ class AuditLog:
             self._failing = ""
         return True
 
-    def _synced(
-        self, partition: Partition, base_offset: int, head: Head, fault: FanlogError | None
-    ) -> None:
-        """Only what is durable is shown, so that nobody keeps a hash of what a power cut takes."""
+    def _synced(self, head: Head, fault: FanlogError | None) -> None:
         if fault is not None:
             logger.error("The audit log was not made durable: %s", fault)
             return
         self._head_file.keep(head)
-        self._show(partition, base_offset)
 
 
 def _settings(options: AuditOptions) -> TopicSettings:

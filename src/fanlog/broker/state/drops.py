@@ -11,7 +11,6 @@ from collections.abc import Callable
 import msgspec
 
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, Drop, DropNotes
-from fanlog.broker.messages.topics import Partition
 from fanlog.broker.state.ledger import LedgerHost
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
@@ -34,12 +33,10 @@ class Drops:
         host: LedgerHost,
         options: BrokerOptions,
         monotonic_us: Callable[[], int],
-        show: Callable[[Partition, int], None],
     ) -> None:
         self._notes = notes
         self._host = host
         self._monotonic_us = monotonic_us
-        self._show = show
         self._options = options
         self._settings = _settings(options)
         self._next_us = 0
@@ -69,9 +66,7 @@ class Drops:
         try:
             partition = self._host.make_internal(DROPS_TOPIC, self._settings)
             if partition is not None:
-                base_offset = partition.visible_end
                 self._host.write_internal(partition, _batch(self._notes.drops()), None)
-                self._show(partition, base_offset)
         except FanlogError as fault:
             if not self._failing:
                 logger.warning("what readers missed is to be written later: %s", fault)

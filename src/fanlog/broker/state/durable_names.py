@@ -4,21 +4,25 @@ position's key is the name, the topic and the partition.
 A position belongs to the topic with the number that it carries. It says nothing about another
 topic that has got the same name since, even if a power cut undid the entry that took it back.
 
-A position can be promised before it is committed: whoever asks is told it, because nothing will
-take it back, but it must not be on disk before what it depends on is. Where another commit
-overtakes it, that is written down too, under the mark of who promised.
+A commit takes effect when its entry is durable. Until then the position is pending, and readers see
+the one before.
+
+A position can be promised before it is committed: a transaction does so. When the transaction is
+durable readers see the promised position, because nothing will take it back. It must not be on disk
+before what it depends on is. Where another commit overtakes it, that is written down too, under the
+mark of the transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
 from fanlog.broker.sorted_names import SortedNames
-from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
+from fanlog.broker.state.ledger import Done, Entry, Ledger, LedgerHost
+from fanlog.errors import FanlogError
 from fanlog.format.messages import Position
 from fanlog.log.store import MEMORY_NUMBERS_FROM
 
@@ -49,9 +53,19 @@ _LOSS = (
 _PositionKey = tuple[str, str, int]
 
 
-class _Promise(NamedTuple):
-    position: Position
-    mark: str
+class _Promise:
+    """A position that a transaction commits. It is seen when the transaction is `durable`. One that
+    is `overtaken` by another commit counts until that takes effect, and is not committed."""
+
+    __slots__ = ("before", "durable", "mark", "overtaken", "position")
+
+    def __init__(self, position: Position, mark: str, before: Position | None) -> None:
+        self.position = position
+        self.mark = mark
+        # What readers see until it is durable, if that was promised, too.
+        self.before = before
+        self.durable = False
+        self.overtaken = False
 
 
 class DurableNames:
@@ -67,6 +81,8 @@ class DurableNames:
         # Numbers of deleted topics whose positions are being dropped.
         self._dead: set[int] = set()
         self._promised: dict[_PositionKey, _Promise] = {}
+        # Keys with entries that have not taken effect, and how many.
+        self._pending: dict[_PositionKey, int] = {}
         self._ledger = Ledger(host, "cursors", self._everything, _LOSS)
         self.count = 0
 
@@ -109,7 +125,8 @@ class DurableNames:
             for name in self._in_topic.get(topic, ())
             if any(p.topic == topic and self._counts(p) for p in self._names[name].values())
         }
-        return names | {name for name, promised, _ in self._promised if promised == topic}
+        coming = {name for name, where, _ in (*self._promised, *self._pending) if where == topic}
+        return names | coming
 
     def may_have_lost(self, topic: int) -> bool:
         """Whether there may have been positions in a topic of this number that are lost: then who
@@ -119,7 +136,11 @@ class DurableNames:
     def positions(self, name: str) -> tuple[Position, ...]:
         known = self._names.get(name, {})
         if self._promised:
-            promised = {key[1:]: to[0] for key, to in self._promised.items() if key[0] == name}
+            promised = {
+                key[1:]: seen
+                for key in self._promised
+                if key[0] == name and (seen := self._seen_promise(key)) is not None
+            }
             known = known | promised
         return tuple(position for position in known.values() if self._counts(position))
 
@@ -145,21 +166,36 @@ class DurableNames:
         return list(self._in_topic.get(topic, ()))
 
     def position(self, name: str, topic: str, partition: int) -> Position | None:
-        promised = self._promised.get((name, topic, partition))
+        promised = self._seen_promise((name, topic, partition))
         if promised is not None:
-            return promised.position
+            return promised
         found = self._names.get(name, {}).get((topic, partition))
         return found if found is not None and self._counts(found) else None
 
     def promise(self, name: str, positions: Iterable[Position], mark: str) -> None:
         """These will be committed, unless another commit comes first. `mark` is the durable name
-        that whoever promises has for itself."""
+        that the transaction has for itself. `promises_durable` follows."""
         for position in positions:
-            self._promised[name, position.topic, position.partition] = _Promise(position, mark)
+            key = name, position.topic, position.partition
+            self._promised[key] = _Promise(position, mark, self._seen_promise(key))
+
+    def promises_durable(self, mark: str) -> None:
+        """The transaction is durable: readers see its positions."""
+        for promise in self._promised.values():
+            if promise.mark == mark:
+                promise.durable = True
+
+    def _seen_promise(self, key: _PositionKey) -> Position | None:
+        promise = self._promised.get(key)
+        if promise is None:
+            return None
+        return promise.position if promise.durable else promise.before
 
     def is_promised(self, name: str, position: Position) -> bool:
         promised = self._promised.get((name, position.topic, position.partition))
-        return promised is not None and promised.position is position
+        if promised is None or promised.overtaken:
+            return False
+        return promised.position is position
 
     def is_overtaken(self, name: str, position: Position, mark: str) -> bool:
         """Whether another commit, or a deletion, came before a promise was kept, also if the
@@ -167,33 +203,112 @@ class DurableNames:
         place = (_overtaken_topic(name, position.topic), position.partition)
         return place in self._names.get(mark, {})
 
-    def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
-        """Remembers the positions of names, all or none of them."""
+    def commit(
+        self, commits: Iterable[tuple[str, tuple[Position, ...]]], done: Done | None = None
+    ) -> None:
+        """Commits positions of names, all or none of them. They are in effect when `done` runs."""
         wanted = [(name, position) for name, positions in commits for position in positions]
+        promised = self._promises_at([(n, p.topic, p.partition) for n, p in wanted])
         overtaken = self._overtaken(
             [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
         )
         everything = [(name, self.numbered(position)) for name, position in wanted + overtaken]
-        self._ledger.write([_entry(name, position) for name, position in everything])
-        for name, position in everything:
-            self._promised.pop((name, position.topic, position.partition), None)
-            self._set(name, position)
 
-    def forget(self, *names: str) -> None:
-        """Takes the names' positions back."""
-        gone: list[Entry] = [
-            (_key(name, *place), None) for name in names for place in self._names.get(name, {})
+        def apply() -> None:
+            self._drop_promises(promised)
+            for name, position in everything:
+                if not self._is_outdated(position):
+                    self._set(name, position)
+
+        broken = [
+            promised[key]
+            for n, p in wanted
+            if (key := (n, p.topic, p.partition)) in promised and not self.is_promised(n, p)
         ]
+        keys = [(name, p.topic, p.partition) for name, p in everything]
+        self._write([_entry(name, position) for name, position in everything], keys, apply, done)
+        for promise in broken:
+            promise.overtaken = True
+
+    def _is_outdated(self, position: Position) -> bool:
+        """Whether its topic was deleted while it was made durable."""
+        return bool(position.number) and self._number_of(position.topic) != position.number
+
+    def forget(self, *names: str, done: Done | None = None) -> None:
+        """Takes the names' positions back, and those that are on their way to the disk."""
         forgotten = frozenset(names)
-        broken = [key for key in self._promised if key[0] in forgotten]
-        overtaken = self._overtaken(broken)
-        if gone or overtaken:
-            self._ledger.write([*gone, *(_entry(mark, place) for mark, place in overtaken)])
-        for name in forgotten & self._names.keys():
-            self._sorted.remove(name)
-            for topic, _ in self._names.pop(name):
-                self._uncount(name, topic)
-        self._break_promises(broken, overtaken)
+        places = dict.fromkeys(
+            [(name, *place) for name in forgotten for place in self._names.get(name, {})]
+            + [key for key in self._pending if key[0] in forgotten]
+        )
+        promised = self._promises_at([key for key in self._promised if key[0] in forgotten])
+        overtaken = self._overtaken(promised)
+        if not places and not overtaken:
+            if done is not None:
+                done(None)
+            return
+
+        def apply() -> None:
+            for name, topic, partition in places:
+                if (topic, partition) in self._names.get(name, {}):
+                    self._drop(name, (topic, partition))
+            self._drop_promises(promised)
+            for mark, place in overtaken:
+                self._set(mark, place)
+
+        entries: list[Entry] = [(_key(*key), None) for key in places]
+        entries += [_entry(mark, place) for mark, place in overtaken]
+        keys = [*places, *((mark, place.topic, place.partition) for mark, place in overtaken)]
+        self._write(entries, keys, apply, done)
+        for promise in promised.values():
+            promise.overtaken = True
+
+    def _write(
+        self,
+        entries: list[Entry],
+        keys: list[_PositionKey],
+        apply: Callable[[], None],
+        done: Done | None,
+    ) -> None:
+        """Writes entries; they take effect when they are durable."""
+
+        def durable(fault: FanlogError | None) -> None:
+            self._end_pending(keys)
+            if fault is None:
+                apply()
+            if done is not None:
+                done(fault)
+
+        for key in keys:
+            self._pending[key] = self._pending.get(key, 0) + 1
+        try:
+            self._ledger.write(entries, durable)
+        except BaseException:
+            self._end_pending(keys)
+            raise
+
+    def _end_pending(self, keys: Iterable[_PositionKey]) -> None:
+        for key in keys:
+            left = self._pending[key] - 1
+            if left:
+                self._pending[key] = left
+            else:
+                del self._pending[key]
+
+    def is_pending(self, name: str, topic: str, partition: int) -> bool:
+        """Whether a commit there is written, or one of a transaction, and has not taken effect."""
+        key = name, topic, partition
+        promised = self._promised.get(key)
+        return key in self._pending or (promised is not None and not promised.durable)
+
+    def _promises_at(self, keys: Iterable[_PositionKey]) -> dict[_PositionKey, _Promise]:
+        return {key: self._promised[key] for key in keys if key in self._promised}
+
+    def _drop_promises(self, promised: dict[_PositionKey, _Promise]) -> None:
+        """Drops promises, but not others that were made at the same keys since."""
+        for key, promise in promised.items():
+            if self._promised.get(key) is promise:
+                del self._promised[key]
 
     def _overtaken(self, keys: Iterable[_PositionKey]) -> list[tuple[str, Position]]:
         """What is to be written if the promises there are, if any, count no more."""
@@ -203,20 +318,14 @@ class DurableNames:
             if (promised := self._promised.get(key)) is not None
         ]
 
-    def _break_promises(
-        self, keys: Iterable[_PositionKey], overtaken: Iterable[tuple[str, Position]]
-    ) -> None:
-        for key in keys:
-            del self._promised[key]
-        for mark, place in overtaken:
-            self._set(mark, place)
-
     def forget_topic(self, topic: str, number: int) -> Iterator[None]:
         """Takes back a deleted topic's positions. From the first step on they do not count; they
         are dropped some at a step, while another topic of that name may get its own."""
-        broken = [key for key in self._promised if key[1] == topic]
-        overtaken = self._overtaken(broken)
-        self._break_promises(broken, overtaken)
+        promised = self._promises_at([key for key in self._promised if key[1] == topic])
+        overtaken = self._overtaken(promised)
+        self._drop_promises(promised)
+        for mark, place in overtaken:
+            self._set(mark, place)
         if overtaken:
             self._ledger.write_or_owe([_entry(mark, place) for mark, place in overtaken])
         self._dead.add(number)
@@ -234,8 +343,10 @@ class DurableNames:
         gone = [place for place, position in found if position.number in (0, number)]
         for place in gone:
             self._drop(name, place)
-        if gone:
-            self._ledger.write_or_owe([(_key(name, *place), None) for place in gone])
+        # Where a newer one is on its way to the disk, that takes the place of this.
+        erased = [place for place in gone if (name, *place) not in self._pending]
+        if erased:
+            self._ledger.write_or_owe([(_key(name, *place), None) for place in erased])
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         name, topic, partition = _decode_key(key)

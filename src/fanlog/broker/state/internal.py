@@ -1,6 +1,5 @@
-"""The broker's own topics, as ledgers write them: past the turn, so that an entry is in the log
-when its writer goes on. It is durable with the next group commit, and whoever has to answer for it
-waits for that."""
+"""The broker's own topics, as ledgers write them. An entry is part of a turn, like a message: it
+becomes visible, and takes effect, when it is durable. Answers wait for that."""
 
 from __future__ import annotations
 
@@ -104,51 +103,32 @@ class InternalTopics:
 
     # Writing
 
-    def write_internal(
-        self, partition: Partition, batch: bytes, done: Done | None, *, hidden: bool = False
-    ) -> None:
-        """See `LedgerHost`. What is `hidden` becomes visible when it is durable."""
-        log = partition.log
-        if partition.durability is Durability.FSYNC:
-            self._turns.prepare_sync()
-        time_us = max(self._runtime.now_us(), log.last_time_us)
+    def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
+        """See `LedgerHost`."""
+        time_us = partition.last_time_us = max(self._runtime.now_us(), partition.last_time_us)
+        base_offset = partition.next_offset
         stamped = stamp(
             batch,
-            base_offset=log.end_offset,
+            base_offset=base_offset,
             append_time_us=time_us,
             leader_epoch=self._store.epoch,
             topic=partition.topic.number,
         )
-        before = log.tail.bytes
-        count = read_header(batch).record_count
-        log.append(stamped, log.end_offset + count, time_us, time_us)
-        log.tail.trim(partition.topic.settings.tail_bytes)
-        self._turns.resized(partition, before)
-        end = partition.next_offset = log.end_offset
-        hidden = hidden and partition.durability is Durability.FSYNC
-        if not hidden:
-            partition.visible_end = end
-        partition.last_time_us = time_us
+        next_offset = base_offset + read_header(batch).record_count
         if partition.durability is not Durability.FSYNC:
-            if done is not None:
-                done(None)
+            self._turns.append_entry(partition, stamped, next_offset, done or _log_fault)
             return
 
-        def synced(fault: FanlogError | None) -> None:
+        def durable(fault: FanlogError | None) -> None:
             self._answered += 1
             self._fault = self._fault or fault
-            if hidden and fault is None:
-                partition.visible_end = max(partition.visible_end, end)
             try:
-                if done is not None:
-                    done(fault)
-                elif fault is not None:
-                    logger.error("an entry of %s was not made durable: %s", partition.name, fault)
+                (done or _log_fault)(fault)
             finally:
                 self._tell_waiting()
 
+        self._turns.append_entry(partition, stamped, next_offset, durable)
         self._written += 1
-        self._turns.sync(log, stamped, synced)
 
     def _tell_waiting(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._answered:
@@ -160,8 +140,8 @@ class InternalTopics:
                 logger.exception("What waited for a ledger failed.")
 
     def when_durable(self, done: Done) -> None:
-        """Calls `done` when all entries that were written so far are durable, or with the fault if
-        they can't be: at once where there are none to wait for."""
+        """Calls `done` when all entries that were written so far are durable and have taken effect,
+        or with the fault if they can't be: at once where there are none to wait for."""
         if self._answered == self._written:
             done(self._fault)
         else:
@@ -250,3 +230,8 @@ class InternalTopics:
             self._ends = ends
         except OSError as fault:
             logger.warning("how far ledgers go can't be kept: %s", fault)
+
+
+def _log_fault(fault: FanlogError | None) -> None:
+    if fault is not None:
+        logger.error("an entry of the broker's own was not made durable: %s", fault)

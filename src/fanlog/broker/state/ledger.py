@@ -6,12 +6,17 @@ counts is written once more and what is before it goes, so that a ledger stays a
 holds. That snapshot is written in slices, with others' turns between them: a slice says how things
 are when it is written, so that what is written between two slices is either in the next one or
 behind the last.
+
+An entry takes effect when it is durable: its owner changes its state then, and not before. So state
+lags behind the log, and a slice must not put an old value behind a new one. It leaves out keys with
+an entry that has not taken effect: that entry is behind the snapshot's begin, and stays. Where
+entries say what has changed (`deltas`), a slice waits until all entries have taken effect.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
@@ -48,7 +53,8 @@ class LedgerHost(Protocol):
         ...
 
     def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
-        """Appends at once. `done` hears when it is as safe as the topic's durability says."""
+        """Appends at once, and raises what keeps it from that. `done` runs when the turn that the
+        batch belongs to is as safe as the topic's durability says, or with the fault."""
         ...
 
     def make_durable(self, partition: Partition) -> None:
@@ -91,10 +97,12 @@ class _Snapshot:
         self.bytes = 0
         self._entries: Iterator[tuple[bytes, bytes]] = iter(entries)
 
-    def next_slice(self) -> list[Entry]:
+    def next_slice(self, without: Collection[bytes]) -> list[Entry]:
         some: list[Entry] = []
         size = 0
         for entry in self._entries:
+            if entry[0] in without:
+                continue
             some.append(entry)
             size += len(entry[0]) + len(entry[1])
             if len(some) >= _SLICE_RECORDS or size >= _SLICE_BYTES:
@@ -105,9 +113,11 @@ class _Snapshot:
 class Ledger:
     """`everything` gives all entries that count, for a snapshot. Others write between two of
     them, so that it must go through a list of keys of its own, and say of each how it is then.
-    `loss` is the end of a sentence: what it means to users that entries are lost.
+    `loss` is the end of a sentence: what it means to users that entries are lost. With `deltas` an
+    entry says what has changed, and one of `everything` all that there is to know.
 
-    Entries are in the log on return, and become durable by group commit: `write` can say when.
+    Entries are in the log on return, and become durable by group commit: `write` says when, and its
+    owner has them take effect then.
     """
 
     def __init__(
@@ -117,8 +127,11 @@ class Ledger:
         everything: Callable[[], Iterable[tuple[bytes, bytes]]],
         loss: str,
         settings: TopicSettings | None = None,
+        *,
+        deltas: bool = False,
     ) -> None:
         self._host = host
+        self._deltas = deltas
         self.name = INTERNAL_PREFIX + name
         # How many entries could not be read at the start.
         self.lost = 0
@@ -132,6 +145,10 @@ class Ledger:
         self._kept_records = 0
         self._kept_bytes = 0
         self._snapshot: _Snapshot | None = None
+        # Keys with entries that have not taken effect, and how many batches of them there are.
+        self._pending_keys: dict[bytes, int] = {}
+        self._pending = 0
+        self._slice_waits: Callable[[], None] | None = None
 
     # At a start
 
@@ -169,7 +186,7 @@ class Ledger:
             if partition is not None:
                 before = partition.log.begin_segment()
                 self._snapshot = snapshot = _Snapshot(before, self._everything())
-                while some := snapshot.next_slice():
+                while some := snapshot.next_slice(()):
                     self._append(partition, some)
                 self._host.write_internal(partition, snapshot_mark(before), None)
                 self._snapshot = None
@@ -189,9 +206,10 @@ class Ledger:
     # From then on
 
     def write(self, entries: Sequence[Entry], done: Done | None = None) -> None:
-        """Writes entries, all or none of them: together they are one batch.
+        """Writes entries, all or none of them: together they are one batch. `done` runs when they
+        are durable, and has them take effect; or with the fault, if they can't be.
 
-        Raises what the log raises; then nothing was written, and `done` is not called.
+        Raises what the log raises; then nothing was written, and `done` does not run.
         """
         partition = self._host.make_internal(self.name, self._settings)
         if partition is None:
@@ -219,10 +237,32 @@ class Ledger:
     def _append(
         self, partition: Partition, entries: Sequence[Entry], done: Done | None = None
     ) -> None:
-        batch = encode_batch([value for _, value in entries], keys=[key for key, _ in entries])
-        self._host.write_internal(partition, batch, done)
+        keys = [key for key, _ in entries]
+        batch = encode_batch([value for _, value in entries], keys=keys)
+        self._host.write_internal(partition, batch, lambda fault: self._durable(keys, done, fault))
         self._records += len(entries)
         self._bytes += len(batch)
+        self._pending += 1
+        for key in keys:
+            self._pending_keys[key] = self._pending_keys.get(key, 0) + 1
+
+    def _durable(self, keys: list[bytes], done: Done | None, fault: FanlogError | None) -> None:
+        self._pending -= 1
+        for key in keys:
+            left = self._pending_keys[key] - 1
+            if left:
+                self._pending_keys[key] = left
+            else:
+                del self._pending_keys[key]
+        try:
+            if done is not None:
+                done(fault)
+            elif fault is not None:
+                logger.error("entries of %s were not made durable: %s", self.name, fault)
+        finally:
+            if self._slice_waits is not None and not self._pending:
+                write, self._slice_waits = self._slice_waits, None
+                write()
 
     # Snapshots
 
@@ -234,7 +274,8 @@ class Ledger:
 
     def _begin_snapshot(self, partition: Partition) -> None:
         self._records = self._bytes = 0
-        self._snapshot = snapshot = _Snapshot(partition.log.end_offset, self._everything())
+        # What has not taken effect yet is behind it.
+        self._snapshot = snapshot = _Snapshot(partition.visible_end, self._everything())
         self._host.soon(lambda: self._write_slice(partition, snapshot))
 
     def _write_slice(self, partition: Partition, snapshot: _Snapshot) -> None:
@@ -251,7 +292,10 @@ class Ledger:
 
         if self._snapshot is not snapshot:
             return
-        some = snapshot.next_slice()
+        if self._deltas and self._pending:
+            self._slice_waits = lambda: self._write_slice(partition, snapshot)
+            return
+        some = snapshot.next_slice(self._pending_keys)
         try:
             if some:
                 self._append(partition, some, durable)

@@ -16,7 +16,7 @@ from fanlog.broker.clocks import SECOND_US, Clocks, moment_of_us, wall_time_us
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
 from fanlog.config import BrokerOptions
-from fanlog.errors import FencedError, InvalidArgumentError, LimitError, allow_more
+from fanlog.errors import FanlogError, FencedError, InvalidArgumentError, LimitError, allow_more
 from fanlog.format.messages import ProducerRegistered, RegisterProducer
 from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
 
@@ -48,6 +48,8 @@ class NamedProducers:
         self._clocks = clocks
         self._ledger = Ledger(host, "producers", self._everything, _LOSS)
         self._names: dict[str, _Registration] = {}
+        # Registrations that are written, and have not taken effect.
+        self._pending: dict[str, _Registration] = {}
         # When each was last seen, by the monotonic clock; the ledger has it by the wall clock.
         self._seen_us: dict[str, int] = {}
         self._connections: dict[str, int] = {}
@@ -120,8 +122,10 @@ class NamedProducers:
             raise InvalidArgumentError(
                 f"A producer's name has 1 to {PRODUCER_NAME_BYTES_MAX} bytes: choose another."
             )
-        known = self._names.get(name)
-        if known is None and len(self._names) >= self._options.producer_names_max:
+        known = self._pending.get(name) or self._names.get(name)
+        if known is None and len(self._names) + len(self._pending) >= (
+            self._options.producer_names_max
+        ):
             raise LimitError(
                 f"This broker holds {len(self._names)} names of producers, as many as it may. Use "
                 "the same names again, not a new one for each start. "
@@ -129,14 +133,42 @@ class NamedProducers:
             )
         chosen = self._renewed(known, wanted) if wanted.id else self._next(known)
         if known is None or (known.id, known.epoch) != (chosen.id, chosen.epoch):
-            self._ledger.write([_entry(name, chosen)])
+            self._write(name, chosen, known, come_back=bool(wanted.id))
+        else:
+            self._take_effect(name, chosen, known, come_back=True)
+        return ProducerRegistered(chosen.id, chosen.epoch)
+
+    def _write(
+        self, name: str, chosen: _Registration, known: _Registration | None, *, come_back: bool
+    ) -> None:
+        """Registers when that is durable: until then whoever had the name may publish."""
+
+        def durable(fault: FanlogError | None) -> None:
+            if self._pending.get(name) is chosen:
+                del self._pending[name]
+            if fault is None:
+                self._take_effect(name, chosen, known, come_back=come_back)
+
+        before = self._pending.get(name)
+        self._pending[name] = chosen
+        try:
+            self._ledger.write([_entry(name, chosen)], durable)
+        except BaseException:
+            if before is None:
+                del self._pending[name]
+            else:
+                self._pending[name] = before
+            raise
+
+    def _take_effect(
+        self, name: str, chosen: _Registration, known: _Registration | None, *, come_back: bool
+    ) -> None:
         self._set(name, chosen)
         self._seen_us[name] = self._clocks.monotonic_us()
         if known is not None:
             self._shut_out(known.id)
-        elif wanted.id:
-            self._look_for(wanted.id)
-        return ProducerRegistered(chosen.id, chosen.epoch)
+        elif come_back:
+            self._look_for(chosen.id)
 
     def _next(self, known: _Registration | None) -> _Registration:
         now_us = self._clocks.now_us()
@@ -205,7 +237,8 @@ class NamedProducers:
             self._connections[name] = connections
             return
         known = self._names.get(name)
-        if known is not None:
+        # A registration on its way says when the name was seen.
+        if known is not None and name not in self._pending:
             seen = msgspec.structs.replace(known, seen_us=self._clocks.now_us())
             self._set(name, seen)
             self._seen_us[name] = self._clocks.monotonic_us()
@@ -232,7 +265,9 @@ class NamedProducers:
 
     def _is_idle(self, name: str, before_us: int) -> bool:
         seen_us = self._seen_us.get(name)
-        return seen_us is not None and seen_us < before_us and name not in self._connections
+        if seen_us is None or name in self._connections or name in self._pending:
+            return False
+        return seen_us < before_us
 
     # What the ledger keeps
 

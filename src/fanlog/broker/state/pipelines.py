@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.state.ledger import Ledger, LedgerHost
-from fanlog.errors import InvalidArgumentError, LimitError
+from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
+from fanlog.errors import FanlogError, InvalidArgumentError, LimitError
 from fanlog.format.pipelines import REPORT_BYTES_MAX, PipelineRun
 from fanlog.telemetry.trends import TrendSeries
 
@@ -146,13 +146,19 @@ class Pipelines:
             raise LimitError(f"The report of a run has {REPORT_BYTES_MAX} bytes at most.")
         key = _key(run)
         gone = self._too_many(run.name, key)
-        self._ledger.write([(key.encode(), value), *((old.encode(), None) for old in gone)])
-        for old in gone:
-            del self._runs[old]
-            self._reported_us.pop(old, None)
-        self._runs.pop(key, None)
-        self._runs[key] = run
-        self._reported_us[key] = self._runtime.monotonic_us()
+
+        def durable(fault: FanlogError | None) -> None:
+            if fault is not None:
+                return
+            for old in gone:
+                self._runs.pop(old, None)
+                self._reported_us.pop(old, None)
+            self._runs.pop(key, None)
+            self._runs[key] = run
+            self._reported_us[key] = self._runtime.monotonic_us()
+
+        entries: list[Entry] = [(key.encode(), value), *((old.encode(), None) for old in gone)]
+        self._ledger.write(entries, durable)
 
     def reported_seconds_ago(self, run: PipelineRun) -> float:
         """When a run was last reported; one of before this start, when the broker started."""

@@ -174,18 +174,30 @@ class TransactionCommits:
         intent = commit.intent
 
         def durable(fault: FanlogError | None) -> None:
-            if fault is None:
-                self._resume(commit)
-            else:
+            if fault is not None:
                 self._hold_up(commit, fault)
+                return
+            self._promise(commit)
+            self._broker.durable.promises_durable(commit.mark)
+            self._resume(commit)
 
-        # It is known only once it is written: a snapshot before that must not have it.
-        self._ledger.write([(commit.ticket.encode(), encode_intent(intent))])
+        # Its id is taken from now on. Nobody sees more of it before its entry is durable.
         self._commits[intent.id] = commit
         commit.waiting.append(tell)
-        for name, positions in intent.positions:
-            self._broker.durable.promise(name, positions, commit.mark)
-        self._broker.internal.when_durable(durable)
+        try:
+            self._ledger.write([(commit.ticket.encode(), encode_intent(intent))], durable)
+        except BaseException:
+            del self._commits[intent.id]
+            raise
+        self._promise(commit)
+
+    def _promise(self, commit: TransactionCommit) -> None:
+        """Other commits have to know that they overtake it, and a partition of a group is not
+        handed over in between."""
+        if not commit.promised:
+            commit.promised = True
+            for name, positions in commit.intent.positions:
+                self._broker.durable.promise(name, positions, commit.mark)
 
     def _resume(self, commit: TransactionCommit) -> None:
         """Does the next step; each is safe to do again."""

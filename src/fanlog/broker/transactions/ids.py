@@ -11,6 +11,7 @@ import msgspec
 from fanlog.broker.clocks import SECOND_US, Clocks, moment_of_us, wall_time_us
 from fanlog.broker.state.ledger import Done, Ledger, LedgerHost
 from fanlog.config import BrokerOptions
+from fanlog.errors import FanlogError
 
 _IDS_PER_ENTRY = 1000
 
@@ -59,10 +60,15 @@ class CommittedIds:
     def add(self, ids: Iterable[str], done: Done) -> None:
         """Remembers ids, which are durable when `done` says so. Raises what the log raises."""
         new, now_us = list(ids), self._clocks.now_us()
-        self._ledger.write([_entry([(id, now_us) for id in new])], done)
-        moment_us = self._clocks.monotonic_us()
-        self._put([(id, moment_us) for id in new if id not in self._known])
-        self.expire()
+
+        def durable(fault: FanlogError | None) -> None:
+            if fault is None:
+                moment_us = self._clocks.monotonic_us()
+                self._put([(id, moment_us) for id in new if id not in self._known])
+                self.expire()
+            done(fault)
+
+        self._ledger.write([_entry([(id, now_us) for id in new])], durable)
 
     def _put(self, new: list[tuple[str, int]]) -> None:
         self._known.update(id for id, _ in new)

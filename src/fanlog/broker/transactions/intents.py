@@ -73,6 +73,7 @@ class TransactionCommit:
         "intent",
         "pieces",
         "positioned",
+        "promised",
         "recovered",
         "staged",
         "stored",
@@ -88,6 +89,7 @@ class TransactionCommit:
         self.waiting: list[CommitDone] = []
         self.recovered = False
         self.positioned = False
+        self.promised = False
         self.stored = False
         self.at = 0
         self.fault: FanlogError | None = None
