@@ -1,5 +1,5 @@
-"""The one place that puts a running broker together: the log store, the broker, the runtime that
-it lives in, and, where there is a network, the listeners."""
+"""Composes a running broker: the log store, the broker, its runtime, and the listeners if there is
+a network."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog")
 
 T = TypeVar("T")
-# Takes new settings in two steps. The first reads and checks, and raises ConfigError if it can't
-# use them; what it returns makes the change, and can't fail.
+# Applies new settings in two steps. The first reads and checks, and raises ConfigError if it can't
+# use them. It returns the second, which makes the change and can't fail.
 Reload = Callable[[Config], Callable[[], None] | None]
 # Threads for short reads, and threads for work that may take seconds: compaction, or the files of
-# large transactions. They are apart so that readers who catch up never wait for the long work.
+# large transactions. They are separate, so that readers that catch up never wait for long work.
 _THREADS = 4
 _BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
@@ -66,13 +66,13 @@ _DUE_SECONDS = 0.02
 # An account that has expired is cut off within a second.
 _EXPIRY_SECONDS = 0.5
 _FILES_IN_MEMORY = 64
-# More than this between two ticks is the loop's fault, or the machine's, and nobody else's.
+# A longer time between two ticks is a stall of the loop or of the machine.
 _STALL_NS = 500_000_000
 
 
 class LoopRuntime:
-    """Clocks and places to work, on an asyncio loop. The monotonic clock stands still while the
-    loop is stalled, so that nobody's time runs out because the broker was not there."""
+    """Clocks and threads for an asyncio loop. The monotonic clock stops while the loop is stalled,
+    so that nothing expires because the broker was stalled."""
 
     def __init__(self) -> None:
         self._attended_ns = time.monotonic_ns()
@@ -168,7 +168,7 @@ class Node:
         self._store = LogStore(
             None if folder is None else Path(folder), config.log, self._runtime.now_us
         )
-        # What the listeners present, if they speak TLS.
+        # The certificates of listeners with TLS.
         self.certificates = (
             Certificates(config.tls, TlsSocket) if config.tls.certificate_file else None
         )
@@ -210,7 +210,7 @@ class Node:
         failures[who.listener] = failures.get(who.listener, 0) + 1
 
     def start(self) -> None:
-        """Recovers what is on disk. Blocks while it does."""
+        """Recovers the data folder. Blocks meanwhile."""
         self.core = self._make_core(self._topic_defaults())
         self.core.metrics.listeners = self.listeners
         self._admission.counts = self.core.metering.connections
@@ -263,7 +263,7 @@ class Node:
             )
 
     def _reload_accounts(self, config: Config) -> Callable[[], None]:
-        """The config file is read again: its keys and users are those that it has now."""
+        """The config file was read again: replaces its keys and users."""
         entries = read_entries(config.security, config.keys, config.users)
         accounts = self.core.accounts
         assert accounts is not None
@@ -318,7 +318,7 @@ class Node:
             self.recheck()
 
     def _note_login(self, login: Login, who: Identity, fault: FanlogError | None) -> None:
-        """For the audit log. The id of a key is no secret; its other part is not kept."""
+        """For the audit log. The id of a key is no secret; its other part is not logged."""
         key = maybe_parse(login.key or login.token)
         name = who.user or login.user or ("" if key is None else key.id)
         kind = "key" if login.key or key else "token" if login.token else "password"
@@ -327,7 +327,7 @@ class Node:
         self.core.audit.note(who, "login", name, "ok" if fault is None else "failed", kind)
 
     def attend(self) -> None:
-        """Does now all that is due: for a test that has moved the time."""
+        """Runs everything that is due now: for a test that has moved the time."""
         self._tick()
         self._tick_security()
         self.core.schedule.tick()
@@ -378,12 +378,12 @@ class Node:
         return _LocalTransport(LocalLink(self.core, self._config.listener, link, loop.call_soon))
 
     def apply(self, config: Config) -> None:
-        """Takes new settings, all or none of them: raises ConfigError if one of them, or a file
-        that one of them names, can't be used. Those that are not live stay as they are."""
+        """Applies new settings, all or none: raises ConfigError if one of them, or a file that one
+        names, can't be used. Settings that are not live stay unchanged."""
         self.prepare(config)()
 
     def prepare(self, config: Config) -> Callable[[], None]:
-        """The first step of `apply`, which may raise; what it returns is the second."""
+        """The first step of `apply`, which may raise. It returns the second."""
         prepared = [reload(config) for reload in self.on_reload]
 
         def change() -> None:
@@ -426,8 +426,9 @@ class Node:
         )
 
     async def stop(self) -> None:
-        """Drains: takes what was sent, makes it durable, tells everyone, and closes. Stuck peers
-        hold it up for `drain_seconds` in total, on however many listeners they are."""
+        """Drains: processes received messages, makes them durable, notifies all clients, and
+        closes. Stuck peers delay it by `drain_seconds` in total, on however many listeners they
+        are."""
         self.core.draining = True
         deadline = asyncio.get_running_loop().time() + self._config.listener.drain_seconds
         await asyncio.gather(*(listener.drain(deadline) for listener in self.listeners))
@@ -467,11 +468,11 @@ class Node:
         return group
 
     def watch(self) -> None:
-        """Logs from now on what is slow, and where the event loop stands still: a thread looks.
-        It is for a process that does nothing else, and has started."""
+        """From now on logs slow work and stalls of the event loop, which a thread watches. For a
+        process that only runs the broker, after its start."""
         self.core.metrics.slow.on = True
         if self._config.telemetry.slow_loop_ms:
-            # What a start takes is not the loop's fault.
+            # The time of the start is not a stall.
             self._probe.stop()
             self._probe.start()
             slow = self._probe.slow = self.core.metrics.slow
@@ -494,7 +495,7 @@ def _within_files(config: Config, files: FileBudget) -> Config:
 
 
 def _own_copy(config: Config) -> Config:
-    """Settings that nobody else has: `Node.apply` changes them in place."""
+    """A copy of the settings: `Node.apply` changes them in place."""
     sections = {name: getattr(config, name) for name in config.__struct_fields__}
     return msgspec.structs.replace(
         config,

@@ -20,12 +20,12 @@ from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Identity, Verb
 from fanlog.security.rules import state_of
 
-# Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
-# make the broker remember with names that do not exist.
+# Answers that a connection keeps. Others are asked for again: this limits what a client can make
+# the broker remember with names that do not exist.
 KEPT_MAX = 10_000
-# In the place of an answer that is not kept.
+# Marks an answer that is not kept.
 _UNKNOWN = ForbiddenError("")
-# What only looks: the audit log has it with the level `all`. Changes are noted when they are made.
+# Reads: the audit log has them with the level `all`. Changes are recorded when they are made.
 _LOOKS = frozenset({Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.GROUP, Verb.QUEUE, Verb.PRESENCE})
 
 
@@ -43,7 +43,7 @@ class Authorizing(Protocol):
     """The broker, as far as permits need it."""
 
     authority: Authority
-    # Since the start, by verb: how often somebody was refused.
+    # Number of refusals since the start, by verb.
     denied: dict[str, int]
     permissions_epoch: int
 
@@ -52,13 +52,13 @@ class Authorizing(Protocol):
 
 
 class KeptAnswers(Protocol):
-    """Answers of a permit, to be asked for again once it is somebody else's."""
+    """Kept answers of a permit. They are cleared when its connection logs in as somebody else."""
 
     def clear(self) -> None: ...
 
 
 class Permit:
-    """What one connection may do. `who` may be replaced when the connection logs in."""
+    """The permissions of one connection. `who` may be replaced when the connection logs in."""
 
     __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who", "kept_elsewhere")
 
@@ -69,7 +69,7 @@ class Permit:
         self._trusted = trusted
         self._epoch = broker.permissions_epoch
         self._kept: dict[tuple[Verb, str], ForbiddenError | None] = {}
-        # Answers that somebody keeps in a form of their own, such as `AllowedPartitions`.
+        # Copies of answers in other forms, such as `AllowedPartitions`.
         self.kept_elsewhere: KeptAnswers | None = None
 
     @property
@@ -90,7 +90,7 @@ class Permit:
 
     @property
     def owner(self) -> str:
-        """Whose topics are that this connection creates."""
+        """The owner of topics that this connection creates."""
         account = self._who.account
         return "" if account is None else account.name
 
@@ -131,11 +131,11 @@ class Permit:
         self._broker.authority.authorize(self._who, verb, name)
 
     def may(self, verb: Verb, name: str) -> bool:
-        """Whether it may; for lists, which leave out what it may not see."""
+        """Whether it is allowed; for lists, which leave out what the peer may not see."""
         return self.maybe_refusal(verb, name) is None
 
     def ask_any(self, verbs: tuple[Verb, ...], name: str) -> None:
-        """Raises what the first verb is refused with, if all of them are."""
+        """Raises the first verb's error if all of them are refused."""
         if not any(self.may(verb, name) for verb in verbs):
             self.ask(verbs[0], name)
 
@@ -156,8 +156,8 @@ class Permit:
         return None
 
     def may_publish(self, topic: str) -> ForbiddenError | None:
-        """What speaks against publishing to a topic; the answer is kept."""
-        # Whoever delays a message is asked about the topic that it is for.
+        """The error if it may not publish to a topic; the answer is kept."""
+        # For a delayed message the target topic is checked.
         if topic == SCHEDULED_TOPIC:
             return None
         return self._keep(Verb.PUBLISH, topic)
@@ -167,14 +167,14 @@ class Permit:
         return self._keep(Verb.SUBSCRIBE, topic)
 
     def may_replace(self, id: str) -> ForbiddenError | None:
-        """What speaks against replacing the delayed message of this id."""
+        """The error if it may not replace the delayed message with this id."""
         refusal = self.maybe_refusal(Verb.SCHEDULE, id)
         if refusal is not None:
             self._note(Verb.SCHEDULE, id, refusal)
         return refusal
 
     def _keep(self, verb: Verb, name: str) -> ForbiddenError | None:
-        # First what is true of nearly every read from a publisher.
+        # First the most common case of a publisher's read.
         if self._epoch == self._broker.permissions_epoch:
             known = self._kept.get((verb, name), _UNKNOWN)
             if known is not _UNKNOWN:

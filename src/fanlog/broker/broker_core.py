@@ -1,4 +1,4 @@
-"""The broker: what listeners ask, answered from the catalog, the logs and the cursors. It
+"""The broker: answers the requests of listeners from the catalog, the logs and the cursors. It
 decides; bytes move in `intake`, `turns` and `fanout`."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _SECOND_US = 1_000_000
 
 
 def log_fault(fault: FanlogError | None) -> None:
-    """For those whom nobody can answer."""
+    """For callers that can't get an answer: logs the error."""
     if fault is not None:
         logger.error("%s", fault)
 
@@ -111,11 +111,11 @@ def log_fault(fault: FanlogError | None) -> None:
 class BrokerCore:
     """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
 
-    # Keys and users; None where nobody has to log in.
+    # Keys and users; None without logins.
     accounts: BrokerAccounts | None = None
-    # Who changes settings while the broker runs; None where they come from a program.
+    # Changes settings at runtime; None if a program embeds the broker.
     settings: LiveSettings | None = None
-    # What else has to be well, such as certificates: says what is wrong, or nothing.
+    # Further health checks, such as of certificates: each returns a problem or nothing.
     look_after: Callable[[], str] | None = None
 
     def __init__(
@@ -217,7 +217,7 @@ class BrokerCore:
     # What is on disk
 
     def load(self) -> None:
-        """Takes in what the folder holds."""
+        """Loads the state in the folder."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
         self.catalog.on_remove = self._intake.ask_again
@@ -240,7 +240,7 @@ class BrokerCore:
         self._publish_log.tick()
 
     def tick(self) -> None:
-        """Whose time is up; called by the node several times a second."""
+        """Expires sessions, leases and waits. The node calls this several times a second."""
         self.groups.tick()
         self.queues.tick()
         self.transactions.tick()
@@ -256,7 +256,7 @@ class BrokerCore:
             self._look_for_room()
 
     def _mark_ranked(self, *, at_once: bool) -> None:
-        """Has it written down which partitions have got their first batch with a priority."""
+        """Starts to record which partitions have their first batch with a priority."""
         ranked = self._intake.newly_ranked
         if ranked:
             ranked[:] = [p for p in ranked if not p.log.mark_ranked(at_once=at_once)]
@@ -269,7 +269,7 @@ class BrokerCore:
             self._runtime.in_thread(self._store.reserve.look_for_room, _log_failed_look)
 
     def check_room(self) -> None:
-        """Raises if the disk is so full that only what frees space may be written."""
+        """Raises if the disk is full: then only writes that free space are allowed."""
         self._store.reserve.check("what is staged")
 
     def close(self) -> None:
@@ -284,12 +284,12 @@ class BrokerCore:
 
     @property
     def topic_defaults(self) -> TopicSettings:
-        """What a new topic has, as far as nobody says otherwise."""
+        """The default settings of a new topic."""
         return self._defaults
 
     @cached_property
     def topic_table(self) -> TopicTable:
-        """All topics, for people who search and sort them."""
+        """All topics, to search and sort them."""
         return TopicTable(self, self._runtime)
 
     @cached_property
@@ -302,7 +302,7 @@ class BrokerCore:
 
     @cached_property
     def topic_users(self) -> TopicUsers:
-        """Who reads and writes one topic, for people who look at it."""
+        """The readers and writers of one topic, for display."""
         return TopicUsers(self, self._runtime)
 
     @cached_property
@@ -321,14 +321,14 @@ class BrokerCore:
         self._runtime.soon(call)
 
     def settings_changed(self, topic_defaults: TopicSettings) -> None:
-        """Settings have changed, of which there are copies here."""
+        """Settings have changed: updates the copies here."""
         self._defaults = topic_defaults
         self.audit.settings_changed()
         self.drops.settings_changed()
         self.metering.settings_changed()
 
     def permissions_changed(self) -> None:
-        """The authority has changed its mind: connections ask again about what they have open."""
+        """Permissions have changed: connections check everything that they have open."""
         self.permissions_epoch += 1
         self._intake.ask_again()
         self.metering.renew()
@@ -364,14 +364,14 @@ class BrokerCore:
         return self.take(data, at, origin)
 
     def congested(self) -> bool:
-        """Whether so much waits for the disk that publishers should not be read for now."""
+        """Whether so much waits for the disk that publishers should not be read."""
         group = self.turns.group
         return group is not None and group.pending_bytes > self._options.pending_bytes_pause
 
     # Topics
 
     def open_topic(self, name: str, *, create: bool, owner: str = "") -> BrokerTopic:
-        """A topic to publish to. If it is created, `owner` is whose it is."""
+        """A topic to publish to. If it is created, it belongs to `owner`."""
         topic = self.catalog.find(name)
         if topic is not None:
             return topic
@@ -423,8 +423,8 @@ class BrokerCore:
     def grow_topic(
         self, name: str, partitions: int, done: Callable[[BrokerTopic | FanlogError], None]
     ) -> None:
-        """Gives a topic more partitions; as many as it has change nothing. `done` hears of it when
-        everyone has, or of what has come between; what speaks against it now is raised."""
+        """Adds partitions to a topic; the current number changes nothing. `done` is called when all
+        readers know them, or with a later error; an error now is raised."""
         topic = self.catalog.get(check_not_internal(name))
         grow(self, topic, partitions, self._options.durable_positions_max, done)
 
@@ -434,8 +434,8 @@ class BrokerCore:
         settings: dict[str, int | str],
         done: Callable[[BrokerTopic | FanlogError], None],
     ) -> None:
-        """Changes settings of a topic; what is past a shorter retention goes at once. `done` hears
-        when it is done, or of what has come between; what speaks against it now is raised."""
+        """Changes settings of a topic; records past a shorter retention are deleted at once. `done`
+        is called when it is done, or with a later error; an error now is raised."""
         topic = self.catalog.get(check_not_internal(name))
         if self.raising.postpones(topic, lambda: self.alter_topic(name, settings, done), done):
             return
@@ -449,7 +449,7 @@ class BrokerCore:
                     self._housekeeping.retain(partition, self._trusted.now_us())
             done(result)
 
-        # What has come in was checked by the old settings.
+        # Received batches were checked by the old settings.
         self.turns.end()
         if altered.durability != topic.settings.durability:
             self.raising.begin(topic, altered, retained)
@@ -459,8 +459,8 @@ class BrokerCore:
             retained(topic)
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
-        """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
-        when that is durable."""
+        """Deletes a topic: on return it is invisible, and its name is free. `done` is called when
+        that is durable."""
         topic = self.catalog.get(check_not_internal(name), creatable=False)
         self.turns.hand_in()
         self._publish_log.tick()
@@ -479,25 +479,27 @@ class BrokerCore:
         self._store.delete(topic.stored, done)
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
-        """Deletes what is before these offsets, one for each partition; where each begins now."""
+        """Deletes the records before these offsets, one per partition. Returns the new start
+        offsets."""
         topic = self.catalog.get(check_not_internal(name))
         began = delete_records(topic, offsets, self.turns)
         self.metering.recount(topic)
         return began
 
     def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
-        """The partitions that are to begin at these offsets; raises what `delete_records` would."""
+        """The partitions that will start at these offsets; raises the same errors as
+        `delete_records`."""
         return check_deletion(self.catalog.get(check_not_internal(name)), offsets)
 
     def _drop_copies(self, partition: Partition, offset: int) -> None:
-        """Readers get what is before an offset from its files: they have changed."""
+        """Readers read offsets before this one from files again, because the files have changed."""
         tail_bytes = partition.log.tail.bytes
         partition.log.tail.drop_before(offset)
         self.turns.resized(partition, tail_bytes)
         self._loader.forget(partition)
 
     async def compact(self, name: str) -> TopicInfo:
-        """Compacts all that is visible of a topic; what it is then."""
+        """Compacts the visible part of a topic. Returns its new state."""
         topic = self.catalog.get(check_not_internal(name))
         await self.compactions.compact(topic)
         return topic.info()
@@ -539,8 +541,8 @@ class BrokerCore:
         *,
         at_length: bool = False,
     ) -> None:
-        """Hands the batches from `offset` on, as many as are there now, to `done`. What is on disk
-        comes in one block, or, `at_length`, in a larger one than readers share."""
+        """Calls `done` with the batches from `offset` on that are available now. Batches on disk
+        come in one block, or with `at_length` in a larger one than readers share."""
         log = partition.log
         if partition.topic.deleted:
             done(
@@ -563,14 +565,14 @@ class BrokerCore:
             )
 
     def _bytes_at_length(self, bytes_max: int) -> int:
-        """What a fetch may take from disk at once; 0 if it is the block that others share."""
+        """Bytes that a fetch may read from disk at once; 0 for the block that readers share."""
         wanted = min(bytes_max, self._log_options.fetch_block_bytes)
         return wanted if wanted > self._log_options.read_block_bytes else 0
 
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None:
-        """Hands what is on disk from the batch of `offset` on, or the error, to `done`."""
+        """Calls `done` with the block on disk from the batch of `offset` on, or with the error."""
         self._loader.load(partition, offset, done)
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
@@ -580,7 +582,7 @@ class BrokerCore:
         partition.waiters[wake] = None
 
     def no_more(self, partition: Partition, wake: Callable[[], None]) -> None:
-        """Takes back a `when_more`: who waited has gone, or waited long enough."""
+        """Cancels a `when_more`: the waiting peer is gone, or its time is over."""
         if partition.waiters is not None:
             partition.waiters.pop(wake, None)
 
@@ -628,8 +630,8 @@ class BrokerCore:
         self.durable.commit([(name, wanted)])
 
     def check_positions(self, name: str, positions: Iterable[Position]) -> tuple[Position, ...]:
-        """A name's positions as they are to be committed. Raises if one can't be, or if there is no
-        room for those that are new."""
+        """The positions to commit under a name. Raises if one is invalid, or if there is no room
+        for new ones."""
         checked = tuple(
             checked_position(self.catalog.get(position.topic), position, self.epoch)
             for position in positions
@@ -688,7 +690,7 @@ class BrokerCore:
         )
 
     def own_problems(self) -> list[str]:
-        """What is wrong with the broker's own files, a sentence each."""
+        """Problems with the broker's own files, one sentence each."""
         lost = self._store.problems + self.internal.losses()
         return lost + self.audit.problems() + self.transactions.problems()
 
@@ -718,7 +720,7 @@ class BrokerCore:
         return [partition for partition in found if partition is not None]
 
     def begun(self, begin: Callable[[Done], None]) -> asyncio.Future[None]:
-        """Begins something at once. The future is done when it is, and raises what went wrong."""
+        """Starts work at once. The future ends with it, and raises its error."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(fault: FanlogError | None) -> None:

@@ -1,6 +1,5 @@
-"""What the broker needs from the outside, declared by the broker and plugged in by `node.py` and
-the listeners. The way out to a reader, `Outlet`, is beside the cursors that use it, in
-`messages/topics.py`."""
+"""Interfaces that the broker needs; `node.py` and the listeners implement them. `Outlet`, the
+interface to a reader's connection, is beside the cursors in `messages/topics.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from fanlog.security.audit import AuditResult
 
 T = TypeVar("T")
 SendBuffer = bytes | memoryview
-# What became of something that is written down in the audit log.
+# The result of an action in the audit log.
 
 
 @runtime_checkable
@@ -27,7 +26,7 @@ class Addressed(Protocol):
 
 
 class Reader(Protocol):
-    """Who is told what happens to a subscription, in the order of its messages."""
+    """Receives the events of a subscription, in the order of its messages."""
 
     def gap(self, gap: Gap, number: int) -> None: ...
     def joined(self, joined: Joined) -> None: ...
@@ -36,7 +35,7 @@ class Reader(Protocol):
 
 
 class Origin(Protocol):
-    """Who published: gets acknowledgements, collected and handed over once a turn."""
+    """A publisher's connection: gets acknowledgements, collected once a turn."""
 
     def acknowledge(self, entries: list[bytes]) -> None:
         """Each entry is an `ACK_ENTRY` of the native protocol."""
@@ -53,7 +52,7 @@ class Origin(Protocol):
 
 
 class Opener(Protocol):
-    """Who has opened topics to publish to them, and must know how many partitions they have."""
+    """A publisher with open topics, which must know their number of partitions."""
 
     def grew(self, number: int, partitions: int) -> None: ...
 
@@ -71,7 +70,7 @@ class Authority(Protocol):
 
 
 class Gate(Protocol):
-    """Lets peers in: it turns what a peer shows into who it is. `broker/gate.py` has the one of a
+    """Authenticates peers: it maps credentials to an identity. `broker/gate.py` has the one for a
     broker without logins."""
 
     @property
@@ -80,56 +79,57 @@ class Gate(Protocol):
         ...
 
     def arrive(self, who: Identity, /) -> Identity:
-        """Who a peer is that shows nothing. Raises UnauthenticatedError if it has to log in."""
+        """The identity of a peer without credentials. Raises UnauthenticatedError if it has to log
+        in."""
         ...
 
     async def login(self, login: Login, who: Identity, /) -> Identity:
-        """Who a peer is by what it shows. Raises UnauthenticatedError, or RateLimitedError after
-        too many wrong ones."""
+        """The identity for these credentials. Raises UnauthenticatedError, or RateLimitedError
+        after too many wrong ones."""
         ...
 
     def certified(self, names: Sequence[str], who: Identity, /) -> Identity | None:
-        """Who a peer is by the names in its client certificate; None if they are nobody's."""
+        """The identity for the names in a client certificate; None if they match no account."""
         ...
 
     def renew(self, who: Identity, /) -> Identity | None:
-        """Who somebody is now, after keys, users or rules changed or time has passed. None: not let
-        in any more."""
+        """The current identity, after keys, users or rules changed or time has passed. None if the
+        login is no longer valid."""
         ...
 
 
 class Audit(Protocol):
-    """Who did what to what, with which result. `broker/state/audit.py` has the one that writes it
-    down, and the one that does not."""
+    """Records actions: who, what, on which object, with which result. `broker/state/audit.py` has
+    one that writes, and one that does nothing."""
 
     @property
     def on(self) -> bool:
-        """Whether anything is written down at all."""
+        """Whether anything is recorded."""
         ...
 
     @property
     def reads(self) -> bool:
-        """Whether what only looks is written down, too."""
+        """Whether reads are recorded, too."""
         ...
 
     def note(
         self, who: Identity, action: str, name: str, result: AuditResult, detail: str = "", /
     ) -> None:
         """Constant work on the loop, and never raises. Actions have dots: `topic.delete`, `login`.
-        `name` is what it was done to. Neither `name` nor `detail` may hold a secret."""
+        `name` is the object. Neither `name` nor `detail` may hold a secret."""
         ...
 
 
 class LiveSettings(Protocol):
-    """Shows and changes settings while the broker runs. Whoever started it has them: `fanlog serve`
-    has a file, and a program none."""
+    """Shows and changes settings at runtime. `fanlog serve` has a file for them, and an embedding
+    program has none."""
 
     def show(self) -> SettingsShown:
         """All settings, with where each comes from."""
         ...
 
     def describe(self) -> OptionsShown:
-        """What each setting is for, and what it may be."""
+        """The purpose and the allowed values of each setting."""
         ...
 
     async def change(
@@ -149,17 +149,17 @@ class Runtime(Protocol):
     """Two clocks, and the places where work runs: the loop, and threads that may block."""
 
     def now_us(self) -> int:
-        """The wall clock: for what is stored, or shown to people. Somebody may set it, so that
-        it jumps in both directions."""
+        """The wall clock: for stored and displayed times. It can be set, so it may jump in both
+        directions."""
         ...
 
     def monotonic_us(self) -> int:
-        """A clock that nobody can set, and that does not count the time in which the broker was
-        stalled: for every duration. It means nothing in another process, so it is never stored."""
+        """A clock that can't be set, and that does not count the time in which the broker was
+        stalled: for every duration. It has no meaning in another process, so it is never stored."""
         ...
 
     def work_us(self) -> int:
-        """The same with all the time that passes: for how long a piece of work holds the loop."""
+        """The same, but stalls count: to measure how long work holds the loop."""
         ...
 
     def soon(self, call: Callable[[], None], /) -> object:
@@ -167,11 +167,11 @@ class Runtime(Protocol):
         ...
 
     def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Runs short work, such as a read for someone who waits, in a thread. Hands its result or
-        exception to `done` on the loop."""
+        """Runs short work, such as a read for a waiting client, in a thread. Calls `done` on the
+        loop with its result or exception."""
         ...
 
     def in_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """The same for work that may take seconds. It has threads of its own, so that it never
-        delays what `in_thread` runs. A caller has few at a time: they share these threads."""
+        """The same for work that may take seconds. It has its own threads, so that it never delays
+        `in_thread`. A caller uses few at a time: the threads are shared."""
         ...

@@ -1,5 +1,5 @@
-"""What every listener does that accepts connections on TCP: it listens on one address, and lets
-peers in up to a limit. What becomes of a peer is the listener's own matter."""
+"""The common part of listeners that accept TCP connections: it listens on one address, and accepts
+peers up to a limit. The listener decides what happens to a peer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class Acceptor(ABC):
-    """One address, and who may come in."""
+    """One address, and its limit of connections."""
 
     protocol: ClassVar[str]
     section: ClassVar[str]
@@ -41,7 +41,7 @@ class Acceptor(ABC):
         self._connections_max = connections_max
         self._admission = admission
         self._accept_fault = ""
-        # Since it listens: who was let in, and who came when it was full.
+        # Since the start: accepted peers, and peers that came when it was full.
         self.accepted = 0
         self.refused = 0
         self._sock: socket.socket | None = None
@@ -52,7 +52,7 @@ class Acceptor(ABC):
 
     @property
     def name(self) -> str:
-        """What metrics call it: native, redis or web."""
+        """Its name in metrics: native, redis or web."""
         return self.protocol.lower()
 
     @property
@@ -66,7 +66,7 @@ class Acceptor(ABC):
 
     @abstractmethod
     def refusal(self, error: TooManyConnectionsError) -> bytes:
-        """What a peer is told that comes when there are as many as there may be."""
+        """The message to a peer that comes when the limit is reached."""
 
     @abstractmethod
     def let_in(self, sock: socket.socket, peer: str) -> None:
@@ -123,8 +123,8 @@ class Acceptor(ABC):
                 sock.close()
 
     def _pause_accepting(self, fault: OSError) -> None:
-        """The socket stays readable as long as somebody waits: without a pause the loop would do
-        nothing else. It is logged once, however long it lasts."""
+        """The socket stays readable while a peer waits: without a pause the loop would do nothing
+        else. It is logged once, however long it lasts."""
         assert self._sock is not None
         if str(fault) != self._accept_fault:
             self._accept_fault = str(fault)
@@ -148,7 +148,7 @@ class Acceptor(ABC):
             return
         error = self._admission.maybe_refusal(peer)
         if error is not None:
-            # To tell it over TLS would take a connection.
+            # A message over TLS would need a handshake.
             logger.debug("%s: refused: %s", peer, error)
             sock.close()
             return

@@ -1,5 +1,5 @@
-"""What operators ask about keys and users. Whoever is no admin may ask what they may do themselves,
-and set their own password. A listener of any protocol asks here: `ask_accounts`."""
+"""Requests about keys and users. Without the role admin, a user may only list their own permissions
+and set their own password. Listeners of all protocols call `ask_accounts`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.listeners.native import NativeSession
 
-# What is written into the audit log for a change.
+# The audit log's action for each change.
 ACTIONS: dict[type[AccountsAsk], str] = {
     CreateKey: "key.create",
     SetKey: "key.set",
@@ -55,8 +55,8 @@ ACTIONS: dict[type[AccountsAsk], str] = {
 async def ask_accounts(
     broker: BrokerCore, permit: Permit, ask: AccountsAsk
 ) -> msgspec.Struct | None:
-    """Does what is asked, if it may be; what is the answer. It is in effect on return, and durable
-    with `broker.internal.when_durable`."""
+    """Executes a request if it is allowed, and returns the answer. It is in effect on return, and
+    durable with `broker.internal.when_durable`."""
     _check_allowed(permit, ask)
     accounts = broker.accounts
     if accounts is None:
@@ -148,7 +148,7 @@ def accounts(session: NativeSession, request: int, aux: int, payload: memoryview
     _check_allowed(session.permit, ask)
 
     async def asking() -> None:
-        # Who gives their own key a new secret has to get it before they are cut off.
+        # A client that rotates its own key has to get the secret before it is disconnected.
         account = session.permit.who.account
         own = account is not None and account.name == _name_of(ask)
         session.spared = own

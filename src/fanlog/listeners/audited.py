@@ -1,6 +1,5 @@
-"""What of the native protocol's requests the audit log has. It is one table: a request that changes
-something has a line here, and its answer says with which result. What is refused is noted by the
-permit, and what is only read, too."""
+"""The native requests that the audit log records, in one table: a request that changes something
+has a line here, and its answer has the result. The permit records refused requests and reads."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _NAMES_SHOWN = 5
 
 
 class AuditedRequest(NamedTuple):
-    """What somebody wants to do, until it is known what became of it."""
+    """A request whose result is not known yet."""
 
     action: str
     name: str
@@ -32,8 +31,8 @@ Describe = Callable[["NativeSession", memoryview], AuditedRequest | None]
 
 
 class Notes:
-    """Requests of one connection that the audit log is to have, by their numbers. The connection
-    is handed in: one that knew it would keep it alive."""
+    """Audited requests of one connection, by their numbers. The connection is an argument: a
+    reference to it would keep it alive."""
 
     __slots__ = ("_begun",)
 
@@ -62,7 +61,7 @@ class Notes:
         action, name, detail = noted.pop(0)
         if not noted:
             del self._begun[request]
-        # What is forbidden was noted when it was asked for.
+        # A forbidden request was recorded when it was checked.
         if isinstance(fault, ForbiddenError):
             return
         audit, who = session.broker.audit, session.permit.who
@@ -111,8 +110,8 @@ def _group_deleted(session: NativeSession, payload: memoryview) -> AuditedReques
 
 
 def _committed(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
-    """Dead letters are put back, or deleted, by a transaction. One with positions is a member's,
-    whose job has just become a dead letter."""
+    """A transaction puts dead letters back or deletes them. One with positions is a group member's,
+    whose message has just become a dead letter."""
     wanted = decode(messages.CommitTransaction, payload)
     topics = session.broker.transactions.staged_topics(wanted)
     dead = [topic.name for topic in topics if topic.settings.role == "dead-letter"]

@@ -1,5 +1,5 @@
-"""What a peer asks to take a backup: a point, the bytes of its files, and its end. A point goes
-with the connection that took it."""
+"""Requests of a backup: a point, the bytes of its files, and its end. A point ends with the
+connection that took it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks about the broker's settings."""
+"""Requests of operators about the broker's settings."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ShownSession(Protocol):
-    """A session, as far as it is shown."""
+    """The part of a session that is shown."""
 
     permit: Permit
 
     @property
     def client_name(self) -> str:
-        """What the client calls itself."""
+        """The client's name for itself."""
         ...
 
     def targets(self) -> Iterable[str]:
@@ -35,7 +35,7 @@ class ShownSession(Protocol):
 
 
 class TcpPeer:
-    """One connection. It is made when somebody looks, and is not kept."""
+    """One connection. It is created for each listing and not kept."""
 
     __slots__ = ("_connection", "_now_us", "_session", "transport")
 
@@ -77,6 +77,6 @@ class TcpPeer:
         return self._session.behind()
 
     def close(self, reason: str, *, reconnect: bool) -> None:
-        """Clients of these protocols come back by themselves, whatever they are told."""
+        """Clients of these protocols reconnect by themselves, whatever the error."""
         why = f": {reason}" if reason else "."
         self._connection.evict(ConnectionLostError(f"An operator closed this connection{why}"))

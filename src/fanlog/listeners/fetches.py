@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fetches:
-    """`under_way` counts those that are not answered yet."""
+    """`under_way` counts the pending ones."""
 
     __slots__ = ("_waiting", "under_way")
 
@@ -47,7 +47,7 @@ class Fetches:
             self._waiting[_WaitingFetch(fetch, wait_seconds, self._waiting)] = None
 
     def close(self) -> None:
-        """The peer is gone: nobody waits any more."""
+        """The peer is gone: its fetches end."""
         for waiting in list(self._waiting):
             waiting.stop()
 
@@ -77,8 +77,8 @@ class _Fetch:
         session.broker.fetch_memory.begin(session.outlet, self.size, self._read)
 
     def _read(self) -> None:
-        # A peer that asks for one stretch after the other gets long ones; one that asks for many
-        # at once would fill the memory with them.
+        # A peer that fetches one range after the other gets long ones; a peer with many fetches at
+        # once would fill the memory with them.
         session = self.session
         alone = session.fetches.under_way == 1
         session.broker.fetch(

@@ -1,5 +1,4 @@
-"""What a peer asks about groups: as one of their members, and as an operator. Operators ask about
-queues with the same frames."""
+"""Requests about groups, of members and of operators. Operators use the same frames for queues."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.native import NativeSession
 
 
-# A page of a listing: what takes a few ms to tell of, or to look through for what fits.
+# Entries of one page of a listing: a few milliseconds of work.
 _PAGE_GROUPS = 100
 _PAGE_PARTITIONS = 500
 _PAGE_NAMES = 4000
@@ -84,7 +83,7 @@ def release(session: NativeSession, request: int, aux: int, payload: memoryview)
         session.broker.groups.release(_member(session, aux), wanted)
         session.answer(request)
         return
-    # Nobody waits for an answer to this, nor minds if the membership is gone as well.
+    # This has no answer, and it is no error if the membership is gone.
     subscription = session.subscriptions.get(aux)
     if subscription is not None:
         with contextlib.suppress(FencedError):
@@ -115,7 +114,7 @@ def _member(session: NativeSession, number: int) -> BrokerSubscription:
 
 
 def _keeper(session: NativeSession, name: str) -> GroupCoordinator | Queues:
-    """Who knows a group of this name: a queue is one, of another kind."""
+    """The groups or the queues: a queue is a group of another kind."""
     broker = session.broker
     return broker.groups if broker.queues.find(name) is None else broker.queues
 

@@ -1,8 +1,8 @@
-"""TLS handshakes of a listener: none of them holds up the loop, and none lasts for ever.
+"""TLS handshakes of a listener: none of them blocks the loop, and each has a time limit.
 
-A handshake costs the broker about a millisecond of computing, and a peer nothing. So only a few
-steps are done in a turn of the loop, each has a time limit, and when there are too many at once the
-oldest is ended: who is honest is done long before.
+A handshake costs the broker about a millisecond of computing, and a peer nothing. So a turn of the
+loop does only a few steps, each handshake has a time limit, and when there are too many at once the
+oldest is ended: an honest peer is done long before.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Handshake:
         self.fd = sock.fileno()
         self.peer = peer
         self.began_at = began_at
-        # Bytes that it has sent after it was told why it is not let in.
+        # Bytes that the peer sent after it was refused.
         self.dropped = 0
 
 
@@ -100,8 +100,8 @@ class Handshakes:
             self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Not if the loop itself was stalled: what peers have sent meanwhile is read before the
-        next look."""
+        """Not if the loop itself was stalled: bytes that arrived meanwhile are read before the next
+        check."""
         now = self._loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
         self._swept_at = now
@@ -162,7 +162,7 @@ class Handshakes:
             self._done(handshake, sock)
 
     def _wrap(self, handshake: _Handshake) -> bool:
-        """Begins TLS, if that is what the peer speaks."""
+        """Starts TLS if the peer speaks it."""
         begin = handshake.sock.recv(_PEEK_BYTES, socket.MSG_PEEK)
         if not begin:
             self._end(handshake)
@@ -193,7 +193,7 @@ class Handshakes:
         self._linger(handshake)
 
     def _tell_plain(self, handshake: _Handshake, begin: bytes) -> None:
-        """Somebody speaks without TLS: they are told so in their own language."""
+        """A peer without TLS gets an error in its own protocol."""
         self.failed += 1
         spoken = "a Fanlog client" if is_hello(begin) else maybe_protocol(begin)
         sentence = (
@@ -216,8 +216,8 @@ class Handshakes:
         self._linger(handshake)
 
     def _linger(self, handshake: _Handshake) -> None:
-        """Reads and drops what the peer still sends until it closes: what is unread would make our
-        close a reset, which overtakes what the peer is told. The time limit holds here as well."""
+        """Reads and drops the peer's bytes until it closes: unread bytes would turn our close into
+        a reset, which overtakes the error message. The time limit holds here as well."""
         try:
             # Not the method of SSLSocket, which would say goodbye first.
             socket.socket.shutdown(handshake.sock, socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""What a peer asks about a topic's log: to delete records from its begin, and to compact it."""
+"""Requests about a topic's log: delete records from its start, and compact it."""
 
 from __future__ import annotations
 

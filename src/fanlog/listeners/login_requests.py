@@ -1,5 +1,5 @@
-"""How a native peer logs in: with its hello, by its client certificate, and again later with a
-fresh token, without a disconnect. Frames behind a hello wait until its login is decided."""
+"""Login of a native peer: with its hello, by its client certificate, and again later with a fresh
+token, without a disconnect. Frames after a hello wait until its login is decided."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-# A hello has a name and a login. A peer that has not logged in can make the broker hold no more.
+# A hello has a name and a login. A peer without login can make the broker keep no more than this.
 HELLO_BYTES_MAX = 64 * 1024
 
 
@@ -32,8 +32,8 @@ class Certified(Protocol):
 
 
 def maybe_known(session: NativeSession, login: Login | None) -> Identity | None:
-    """Who a peer is as far as that can be said at once; None if its login has to be looked at.
-    Raises UnauthenticatedError if it shows nothing and has to."""
+    """The identity of a peer if it is known at once; None if its login has to be checked. Raises
+    UnauthenticatedError if the peer shows nothing and has to."""
     gate, who = session.broker.gate, session.permit.who
     if session.trusted or not gate.guarded:
         return who
@@ -45,7 +45,7 @@ def maybe_known(session: NativeSession, login: Login | None) -> Identity | None:
 
 
 class LoggingIn:
-    """The login of a hello, which may take a while. It holds up what is behind it."""
+    """Checks the login of a hello, which may take a while. The frames after it wait."""
 
     def __init__(
         self, session: NativeSession, login: Login, let_in: Callable[[Identity], None]

@@ -1,5 +1,5 @@
-"""The native protocol's server side: frames in, questions to the broker, frames out. It does no
-I/O: the same session serves a socket and the embedded API."""
+"""The server side of the native protocol: frames in, calls to the broker, frames out. No I/O: the
+same session serves a socket and the embedded API."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ logger = logging.getLogger("fanlog.listeners")
 
 # Requests of one peer before others get their turn: creating a topic waits for the disk.
 _REQUESTS_A_TURN = 32
-# Topics that the answer to a subscription tells of.
+# Topics that the answer to a subscription lists.
 _JOINED_AT_ONCE = 1000
 
 FrameHandler = Callable[["NativeSession", int, int, memoryview], None]
@@ -122,7 +122,7 @@ class NativeSession:
         self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))
         self._greeted = False
         self._logging_in: LoggingIn | None = None
-        # Whether a change of its own account waits for its answer.
+        # Whether the answer to a change of its own account is pending.
         self.spared = False
         self._begin = b""
         self._closed = False
@@ -143,29 +143,30 @@ class NativeSession:
         self._metering = broker.metering
         self._counted = CountedAccount(broker.metering.connections)
         self._meter = Meter(broker.metering, self.permit)
-        # What its batches are refused with, because it owes too much.
+        # The error for its batches while it is above its rate limit.
         self.limited: RateLimitedError | None = None
         self._throttled = False
-        # What is to be told when the peer is gone, by what it is about.
+        # Called when the peer is gone, by subject.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
         # Names of producers that the peer has, or had: the id and epoch of each.
         self.registered: dict[str, tuple[int, int]] = {}
-        # The program itself is not audited: a web listener notes what its clients do.
+        # The embedded program itself is not audited. A web listener notes the actions of its
+        # clients.
         self._audited = None if trusted else Notes()
 
     # Bytes in
 
     def feed(self, data: bytes) -> None:
-        """Takes what the peer sent. Raises FormatError where it broke the protocol. Whole frames
-        are kept while the outlet is full; feeding nothing goes on with them."""
+        """Takes bytes from the peer. Raises FormatError if it broke the protocol. Whole frames are
+        kept while the outlet is full; feeding no bytes resumes with them."""
         data = self._cutter.join(data)
         if not self._greeted and data:
             self._begin = data[:FRAME_HEADER_BYTES]
             _check_begin(data)
         at, size = 0, len(data)
         requests = 0
-        # Who is not let in yet makes the broker keep one read at most, also of half a frame.
+        # A peer without login can make the broker keep at most one read, also of a partial frame.
         self._held_up = self._logging_in is not None
         while size - at >= PREFIX_BYTES and not self._closed:
             if self._logging_in is not None:
@@ -240,7 +241,7 @@ class NativeSession:
             self._wait(self._metering.weigh(self._meter.rates, batches))
 
     def _wait(self, seconds: float) -> None:
-        """Reads no more from the peer for as long as it owes something."""
+        """Stops reading from the peer while it is above its rate."""
         if seconds:
             self._throttled = True
             asyncio.get_running_loop().call_later(seconds, self._pay)
@@ -302,7 +303,7 @@ class NativeSession:
         self._logging_in = LoggingIn(self, hello.login, lambda who: self._let_in(request, who))
 
     def _let_in(self, request: int, who: Identity) -> None:
-        """The login is right: what has waited for it goes on."""
+        """The login succeeded: frames that waited for it are processed."""
         if not self._closed:
             self._logging_in = None
             self._welcome(request, who)
@@ -347,12 +348,13 @@ class NativeSession:
     def answer_durably(
         self, request: int, answer: msgspec.Struct | list[Any] | None = None
     ) -> None:
-        """Answers when all that the broker has written down for it, and before, is durable."""
+        """Answers when everything that the broker wrote for this request, and before, is
+        durable."""
         self.when_durable(request, lambda: self.answer(request, answer))
 
     def when_durable(self, request: int, resume: Callable[[], None]) -> None:
-        """Goes on with a request when all that was written down so far is durable. What is raised
-        then, and what keeps it from being durable, is the request's answer."""
+        """Continues with a request when everything written so far is durable. An error, then or
+        from the write, is the request's answer."""
 
         def durable(fault: FanlogError | None) -> None:
             was_busy = self._is_busy()
@@ -372,16 +374,16 @@ class NativeSession:
         self.broker.internal.when_durable(durable)
 
     def _is_busy(self) -> bool:
-        """Whether so many requests are under way that no more are taken."""
+        """Whether the limit of pending requests is reached."""
         return len(self._tasks) + self._undurable >= self.options.requests_max
 
     def _relieved(self, was_busy: bool) -> None:
-        """A request is answered: those that were held up may go on."""
+        """A request was answered: requests that waited may continue."""
         if was_busy and self._held_up and not self._closed:
             self.outlet.resume()
 
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
-        """Answers from a task, for what has to wait for the disk."""
+        """Answers from a task, for requests that wait for the disk."""
         kind, begun_ns = self._asked, perf_counter_ns()
 
         async def run() -> None:
@@ -428,14 +430,14 @@ class NativeSession:
         self.outlet.write(message_frame(FrameKind.REFUSED, refused))
 
     def resume(self) -> None:
-        """What the broker wanted to look at is looked at."""
+        """The broker has checked the batches."""
         if not self._closed:
             self.outlet.resume()
 
     # The broker's Opener
 
     def hear_of_growth(self) -> None:
-        """From now on this peer is told of topics that grow: it may publish to them."""
+        """From now on the peer is notified of topics that grow, because it may publish to them."""
         openers = self.broker.openers
         if self not in openers:
             openers[self] = None
@@ -443,7 +445,7 @@ class NativeSession:
 
     def grew(self, number: int, partitions: int) -> None:
         if self.outlet.full():
-            # It is not told without end. When it comes back, it opens its topics again.
+            # Notifications are limited. When the peer comes back, it opens its topics again.
             self.outlet.evict(LimitError(NOTHING_TAKEN))
             return
         self.outlet.write(message_frame(FrameKind.GREW, messages.Grew(number, partitions)))
@@ -489,20 +491,20 @@ class NativeSession:
         return self._greeted and self._logging_in is None
 
     def half_frame(self) -> int:
-        """Which frame is begun and not ended, by a number of its own; 0 if none is."""
+        """The number of the frame that is partly received; 0 if there is none."""
         return self._half_frame + 1 if self._cutter.kept_bytes else 0
 
     def held_up(self) -> bool:
         return self._held_up
 
     def drain(self) -> None:
-        """Tells the peer that the broker stops, so that it sends nothing more."""
+        """Notifies the peer that the broker stops, so that it sends nothing more."""
         reason = messages.Goodbye("The broker is stopping. The client comes back by itself.")
         self.outlet.write(message_frame(FrameKind.DRAINING, reason))
 
     def recheck(self) -> FanlogError | None:
-        """Permissions have changed. Subscriptions that are not allowed any more end, and the client
-        is told so."""
+        """Permissions have changed. Subscriptions that are no longer allowed end, and the client is
+        notified."""
         if self.spared:
             return None
         before = self.permit.who
@@ -524,7 +526,7 @@ class NativeSession:
         self._recheck_subscriptions()
 
     def logged_in_again(self, shown: Login) -> None:
-        """What the peer has shown was right."""
+        """The peer's login succeeded."""
 
     def _recheck_subscriptions(self) -> None:
         for number, subscription in list(self.subscriptions.items()):
@@ -560,7 +562,7 @@ class NativeSession:
         self.later(request, self._subscribing(request, aux, wanted, tuple(asked)))
 
     def ask_all(self, *asked: tuple[Verb, str]) -> tuple[tuple[Verb, str], ...]:
-        """What a subscription needs; raises if one of it is not allowed."""
+        """Checks all permissions of a subscription; raises if one is missing."""
         for verb, name in asked:
             self.permit.ask(verb, name)
         return asked
@@ -594,7 +596,8 @@ class NativeSession:
     def keep(
         self, number: int, subscription: BrokerSubscription, asked: tuple[tuple[Verb, str], ...]
     ) -> None:
-        """Takes a subscription in that has begun; its peer may be gone before it is told so."""
+        """Registers a subscription that has started. The peer may be gone before it gets the
+        answer."""
         subscription.asked = asked
         if self._closed:
             subscription.keeper.lost(subscription)
@@ -602,7 +605,7 @@ class NativeSession:
             self.subscriptions[number] = subscription
 
     def told(self, number: int) -> Notifier:
-        """Who tells the peer what happens to the subscription of this number."""
+        """The notifier for the subscription with this number."""
         return Notifier(self.outlet, number, self.subscriptions)
 
     async def _subscribing(
@@ -637,13 +640,13 @@ class NativeSession:
             wanted.policy,
             len(joined),
         )
-        # A pattern may fit very many: of the others the peer hears one by one, in slices.
+        # A pattern may match very many topics: the answer lists some, the others follow in slices.
         self.answer(request, messages.Subscribed(tuple(joined[:_JOINED_AT_ONCE])))
         self.tell_at_start(subscription)
         self.broker.subscriptions.start(subscription, joined[_JOINED_AT_ONCE:])
 
     def tell_at_start(self, subscription: BrokerSubscription) -> None:
-        """Behind the answer: what a reader should know of what it follows."""
+        """After the answer: notices for a new reader."""
         notice = maybe_notice(self.broker, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self.permit.may(Verb.DESCRIBE, notice.topic):
             subscription.reader.notice(notice)
@@ -686,7 +689,7 @@ class NativeSession:
         self.outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
 
     def goodbye(self, request: int, aux: int, payload: memoryview) -> None:
-        """A peer that says goodbye does not come back: nobody has to wait for it."""
+        """A peer that says goodbye does not come back: the broker need not wait for it."""
         for subscription in self.subscriptions.values():
             subscription.keeper.leave(subscription)
         self.subscriptions.clear()
@@ -701,7 +704,7 @@ def _check_begin(data: bytes) -> None:
         raise wrong_port(data)
 
 
-# What belongs together is in a file of its own: `group_requests.py` and its siblings.
+# Handlers of one subject have their own file: `group_requests.py` and its siblings.
 HANDLERS: dict[FrameKind, FrameHandler] = (
     {
         FrameKind.SUBSCRIBE: NativeSession.subscribe,

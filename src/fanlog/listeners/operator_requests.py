@@ -1,5 +1,5 @@
-"""What operators ask over the native port: who is connected, to close connections, and for a
-snapshot of everything that is counted."""
+"""Requests of operators over the native port: list connections, close connections, and get a
+snapshot of all metrics."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _is_meant(peer: Peer, wanted: ConnectionsRequest) -> bool:
 async def list_connections(
     broker: BrokerCore, wanted: ConnectionsRequest, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
-    """A page of connections, by id: of these listeners, or of all that the broker has."""
+    """A page of connections by id: of the given listeners, or of all listeners."""
     limit = max(1, min(wanted.limit, _LIMIT_MAX))
     found = await found_peers(broker, wanted, listeners)
     later = (peer for peer in found if peer.id > wanted.after)
@@ -61,7 +61,7 @@ async def list_connections(
 async def close_connections(
     broker: BrokerCore, wanted: ConnectionsRequest, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
-    """Closes all that are meant, and says which."""
+    """Closes the chosen connections, and returns their ids."""
     if not (wanted.id or wanted.user is not None or wanted.address or wanted.listener):
         raise InvalidArgumentError(
             "Say which connections to close: give an id, a user, an address or a listener."

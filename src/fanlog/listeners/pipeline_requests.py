@@ -1,4 +1,4 @@
-"""Whoever runs a pipeline reports how the run goes."""
+"""Reports of pipeline runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer asks about named producers."""
+"""Requests about named producers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def register_producer(session: NativeSession, request: int, aux: int, payload: m
     try:
         registered = producers.register(wanted)
     except FencedError:
-        # It was this one, until somebody else registered: its transactions are refused too.
+        # Another client has registered this name: its transactions are refused too.
         session.registered[wanted.name] = (wanted.id, wanted.epoch)
         raise
     session.registered[wanted.name] = (registered.id, registered.epoch)

@@ -1,4 +1,4 @@
-"""What a peer says as a worker of a queue: that it wants jobs, and what became of them."""
+"""Requests of a queue's workers: to get jobs, and to report their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer asks about delayed messages, which it publishes like all others, and schedules."""
+"""Requests about delayed messages and schedules. Delayed messages are published like all others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def list_scheduled(session: NativeSession, request: int, aux: int, payload: memo
 
 
 def _seen(session: NativeSession, page: messages.ScheduledPage) -> messages.ScheduledPage:
-    """What of a page the peer may see."""
+    """The entries of a page that the peer may see."""
     permit = session.permit
     if not permit.guarded:
         return page
@@ -68,7 +68,7 @@ def _seen(session: NativeSession, page: messages.ScheduledPage) -> messages.Sche
 
 
 def _without_key(permit: Permit, shown: T) -> T:
-    """A key is part of a message: not for those who may only describe its topic."""
+    """A key is part of a message: it is hidden from a peer that may only describe the topic."""
     if shown.key is None or any(
         permit.may(verb, shown.topic) for verb in (Verb.SUBSCRIBE, Verb.PUBLISH)
     ):
@@ -93,8 +93,8 @@ def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> 
 def _when_allowed(
     session: NativeSession, request: int, name: str, resume: Callable[[], None]
 ) -> None:
-    """Goes on once it is known which schedule has this name. Who changes or removes it must be
-    allowed to publish to its topic: a name is soon guessed."""
+    """Continues when the schedules are loaded. A client that changes or removes a schedule must be
+    allowed to publish to its topic: names are easy to guess."""
     schedule = session.broker.schedule
 
     def known() -> None:

@@ -1,9 +1,8 @@
 """A connection: a non-blocking socket on the loop, in both directions, for any protocol.
 
-Reading: what one `recv` brings goes to the session at once. Writing: straight into the socket;
-only when the socket is full is anything kept, and then it is the rest of one shared piece and
-the few answers behind it. As long as that lasts the connection is `blocked`, and nothing else
-is sent to it.
+Reading: the bytes of one `recv` go to the session at once. Writing: straight into the socket. Only
+when the socket is full are bytes kept: the rest of one shared piece, and the few answers after it.
+During that time the connection is `blocked`, and nothing else is sent to it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ConnectionSession(Protocol):
 
     def feed(self, data: bytes) -> None: ...
     def marker(self, subscription: BrokerSubscription) -> bytes:
-        """What goes before the first piece of another subscription."""
+        """The frame before the first piece of another subscription."""
         ...
 
     def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
@@ -48,11 +47,12 @@ class ConnectionSession(Protocol):
     def greeted(self) -> bool: ...
     def half_frame(self) -> int: ...
     def drain(self) -> None:
-        """Tells the peer that the broker stops, if it has a word for that."""
+        """Notifies the peer that the broker stops, if the protocol has a message for that."""
         ...
 
     def held_up(self) -> bool:
-        """Whether whole frames wait until others had their turn: `resume` says when to continue."""
+        """Whether whole frames wait until other peers had their turn. `resume` continues with
+        them."""
         ...
 
     def recheck(self) -> FanlogError | None:
@@ -63,8 +63,8 @@ class ConnectionSession(Protocol):
 
 
 class _EndedSession:
-    """What a closed connection has for a session. It and its session know each other: as long as
-    both do, only the garbage collector frees them."""
+    """The session of a closed connection. A connection and its session refer to each other: without
+    this, only the garbage collector would free them."""
 
     def feed(self, data: bytes) -> None: ...
     def marker(self, subscription: BrokerSubscription) -> bytes:
@@ -93,8 +93,8 @@ _ENDED = _EndedSession()
 
 
 class SocketConnectionHost(Protocol):
-    """The listener, as far as its connections need it. `inlet` is one buffer for all of them:
-    what a recv brings is taken out of it at once."""
+    """The part of the listener that connections use. All of them share the buffer `inlet`: bytes
+    are copied out of it right after each recv."""
 
     broker: BrokerCore
     options: ListenerOptions
@@ -171,13 +171,13 @@ class SocketConnection:
         self._receive = sock.recv_into
 
     def open(self, session: ConnectionSession, context: Context | None = None) -> None:
-        """What the peer asks for is done in `context`: log lines then know for whom."""
+        """Requests of the peer run in `context`, so that log lines have its name."""
         self.session = session
         self._context = context or copy_context()
         self._watch()
 
     def _watch(self) -> None:
-        """The loop keeps the context that it is told in, and pays for it once."""
+        """The loop copies the context once, when the reader is added."""
         self._context.run(self._loop.add_reader, self._fd, self._readable)
 
     # Reading
@@ -216,7 +216,7 @@ class SocketConnection:
                 self._broker.turns.when_relieved(self._relieved)
 
     def read_rest(self) -> None:
-        """Takes what the peer has sent already, before a stop."""
+        """Reads the bytes that the peer has already sent, before a stop."""
         for _ in range(64):
             if self._closing or self.paused:
                 return
@@ -254,7 +254,7 @@ class SocketConnection:
         return count_traffic(self._sock)
 
     def full(self) -> bool:
-        """Whether so much waits for the peer that it is asked nothing more for now."""
+        """Whether so many bytes wait for the peer that no more requests are read."""
         return self._kept_bytes - self._held_bytes > self._options.control_bytes_max
 
     # Writing
@@ -330,7 +330,7 @@ class SocketConnection:
             self.close()
             return
         self._kept_bytes -= sent
-        # What is held of messages stands before the answers that came after it.
+        # Kept messages come before the answers that were written after them.
         self._held_bytes = max(0, self._held_bytes - sent)
         while sent:
             first = self._kept[0]
@@ -374,8 +374,8 @@ class SocketConnection:
         self._loop.call_soon(self.close)
 
     def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
-        """Tells the peer why, then closes: its last bytes are read and dropped for a moment, or
-        the close would overtake the message."""
+        """Sends the reason, then closes. The peer's last bytes are read and dropped for a moment;
+        otherwise the close would overtake the message."""
         if self._closing:
             return
         self._why = f"cut off ({error.code}): {error}"
@@ -383,7 +383,7 @@ class SocketConnection:
         self.finish(self._why)
 
     def finish(self, why: str = "the broker closed") -> None:
-        """Closes once what was written has gone out."""
+        """Closes when everything written was sent."""
         if self._closing:
             return
         self._why = why
@@ -425,7 +425,7 @@ class SocketConnection:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Breaks what would keep a closed connection in memory until the garbage collector runs."""
+        """Breaks the reference cycles of a closed connection, so that it is freed at once."""
         self.session = _ENDED
         self.feed = None
         self.waiting = []

@@ -1,5 +1,5 @@
-"""What every listener on TCP does: accepts connections up to a limit, watches over them, drains
-and closes. What a peer is told, and when it is overdue, is the protocol's own."""
+"""The common part of listeners on TCP: accepts connections up to a limit, watches them, drains and
+closes. The protocol decides on messages to peers, and when a peer is overdue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAREWELL_SECONDS = 0.5
 
 
 class ServedSession(ConnectionSession, ShownSession, Protocol):
-    """What a listener has for each of its connections."""
+    """A listener's entry for each of its connections."""
 
 
 S = TypeVar("S", bound=ServedSession)
@@ -95,8 +95,8 @@ class TcpListener(Acceptor, Generic[S]):
             self._last_gone.set()
 
     def _sweep(self) -> None:
-        """Evicts peers that are overdue. Not if the loop itself was stalled: what they have
-        sent meanwhile is read before the next look."""
+        """Evicts peers that are overdue. Not if the loop itself was stalled: bytes that arrived
+        meanwhile are read before the next check."""
         now = self.loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
         self._swept_at = now
@@ -108,7 +108,7 @@ class TcpListener(Acceptor, Generic[S]):
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def swept(self, now: float) -> None:
-        """What else is looked after once a second."""
+        """Further checks, once a second."""
 
     def recheck(self) -> None:
         """Permissions have changed: every connection is looked at again, in slices."""
@@ -125,7 +125,7 @@ class TcpListener(Acceptor, Generic[S]):
     def drags_on(
         self, connection: SocketConnection, frame: int, now: float, seconds_max: float
     ) -> bool:
-        """Whether the same frame has been half here for too long, however it drips in."""
+        """Whether the same frame was incomplete for too long, even if bytes keep arriving."""
         known, since = self._half_frames.get(connection, (0, now))
         if not frame:
             self._half_frames.pop(connection, None)

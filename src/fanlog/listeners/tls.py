@@ -1,8 +1,8 @@
-"""TLS on a socket of a listener, with the manners of a plain one.
+"""TLS on a listener's socket, with the interface of a plain one.
 
 A listener's connections send and receive on non-blocking sockets. `TlsSocket` does the same over
-TLS: what does not fit raises BlockingIOError, and nothing is queued but the one record that OpenSSL
-has encrypted already. `handshakes.py` makes them.
+TLS: bytes that do not fit raise BlockingIOError, and only the one record that OpenSSL has already
+encrypted is queued. `handshakes.py` creates them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class TlsSocket(ssl.SSLSocket):
         return self._write_all(_records((data,)))
 
     def sendmsg(self, buffers: Iterable[Any], *ignored: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same with several buffers, in as few records as they fit into. What is sent after a
-        BlockingIOError has to begin with the same bytes, here and not with `send`: the record that
-        did not fit may hold several buffers."""
+        """The same with several buffers, in as few records as possible. After a BlockingIOError the
+        next `sendmsg` has to begin with the same bytes, and `send` must not be used: the record
+        that did not fit may hold several buffers."""
         if self._stuck is not None:
             return self._write(self._stuck)
         return self._write_all(_records(buffers))
@@ -70,8 +70,8 @@ class TlsSocket(ssl.SSLSocket):
         return sent
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Takes what is there, as far as it fits, or a good number of records. The buffer has room
-        for a record, so that OpenSSL keeps nothing back that the loop would not know of."""
+        """Reads the available bytes that fit, up to a limited number of records. The buffer has
+        room for a record, so that OpenSSL keeps no bytes that the loop does not know of."""
         view = memoryview(buffer)
         room = len(view)
         size = 0
@@ -96,11 +96,11 @@ class TlsSocket(ssl.SSLSocket):
         return size
 
     def shutdown(self, how: int) -> None:
-        """Says that nothing more comes. What the peer still sends can be read."""
+        """Signals the end of our data. The peer's data can still be read."""
         with contextlib.suppress(OSError, ValueError):
             assert self._sslobj is not None  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
             self._sslobj.shutdown()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-        # The method of SSLSocket would forget TLS, and then read what is encrypted.
+        # The method of SSLSocket would drop TLS, and then read encrypted bytes.
         socket.socket.shutdown(self, how)
 
 

@@ -1,4 +1,4 @@
-"""What a peer asks about topics, their offsets, and the broker as a whole."""
+"""Requests about topics, their offsets, and the broker as a whole."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def open_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
 
 
 def _ask_to_open(session: NativeSession, wanted: messages.OpenTopic) -> None:
-    """Publishers hear here that they may not, and not with each batch. One that does not create a
-    topic may be a reader as well."""
+    """Publishers are refused here, and not with each batch. A peer that does not create the topic
+    may be a reader as well."""
     if wanted.name == SCHEDULED_TOPIC:
         return  # The topics of the messages are asked about, when they come.
     if wanted.create:
@@ -61,7 +61,7 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
     broker = session.broker
     session.permit.check_owner(wanted.settings)
     is_there = broker.catalog.find(wanted.name) is not None
-    # As a Redis client's message makes a channel: only if somebody would read it.
+    # As for a message of a Redis client: the topic is created only if somebody would read it.
     if wanted.awaited and not is_there and not broker.is_awaited(wanted.name):
         raise missing_topic(wanted.name)
     topic = broker.create_topic(
@@ -90,7 +90,7 @@ def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryv
 
 
 def _changed(session: NativeSession, request: int) -> Callable[[BrokerTopic | FanlogError], None]:
-    """Answers with what the topic is then, or with what has come between."""
+    """Answers with the topic's new state, or with the error."""
 
     def answer(got: BrokerTopic | FanlogError) -> None:
         if isinstance(got, FanlogError):

@@ -1,5 +1,5 @@
-"""What a peer asks about traces. Spans say what happens to topics, so whoever may not describe a
-topic does not see them."""
+"""Requests about traces. Spans describe what happens to topics: a peer that may not describe a
+topic does not see its spans."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def find_spans(log: SpanLog, wanted: ListTraces, permit: Permit) -> TracesPage:
-    """What somebody may see of what is wanted. The spans of one trace are in their order, others
-    the newest first."""
+    """The wanted spans that the peer may see. Spans of one trace are in order, others newest
+    first."""
     kept: Iterable[Span] = log.newest()
     if wanted.trace_id:
         kept = log.of_trace(_trace_id(wanted.trace_id))

@@ -1,5 +1,5 @@
-"""What a peer asks about transactions. STAGE is the one frame here that is not MessagePack: 16
-bytes of the ticket, then batches."""
+"""Requests about transactions. STAGE is the only frame here that is not MessagePack: 16 bytes of
+the ticket, then batches."""
 
 from __future__ import annotations
 

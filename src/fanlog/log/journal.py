@@ -168,7 +168,7 @@ class Journal:
         return marks
 
     def _has_room(self, needed: int, sync: Sync) -> bool:
-        """Whether `size` bytes fit into the current file. It grows if it may.
+        """Whether `needed` bytes fit into the current file. It grows if it may.
 
         Data already in the file is synced first, so that a failure can only be about the growth.
         """
