@@ -224,6 +224,8 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
+    """An offset commit: the next offset of each partition, under a durable name or a group."""
+
     durable: str
     positions: tuple[Position, ...]
 

@@ -1,10 +1,10 @@
 """Turns: the one way into the logs.
 
-A turn takes in messages of publishers and entries of the broker's own. At its end the messages go
-into the logs, one append for each partition, however many publishers took part. An entry goes into
-its log at once, so that its writer hears of a full disk. From there on both are equal: when the
-durability of a partition has accepted a piece, the end of the next turn makes it visible, runs what
-follows from it, fans it out, and acknowledges it, in this order."""
+A turn takes in messages of publishers and entries of the broker itself. At the turn end the
+messages go into the logs, one append for each partition, however many publishers took part. An
+entry goes into its log at once, so that its writer learns of a full disk. From there on both are
+equal. When the durability of a partition has accepted a piece, the next turn end makes it visible,
+applies its effects, fans it out, and acknowledges it, in this order."""
 
 from __future__ import annotations
 
