@@ -1,11 +1,11 @@
-"""Who in a group reads which partition: a pure function of who is there, what each wants, and who
-has what now.
+"""The assignment of partitions to members: a pure function of the members, the topics that each
+follows, and the current owners.
 
 Balanced: of two members that could read the same partition, neither has two more than the other.
-Sticky: a partition changes hands only if its owner left, or if balance asks for it.
+Sticky: a partition moves only if its owner left, or if balance requires it.
 
-Topics that the same members follow are one *class*, and there are few of them. Work is per
-partition and per class, never per pair of partitions.
+Topics with the same set of members form one *class*; there are few classes. Work is per partition
+and per class, never per pair of partitions.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def assigning(
     partitions: Sequence[TopicPartition],
     current: Mapping[TopicPartition, str],
 ) -> Generator[None, None, dict[TopicPartition, str]]:
-    """The same in small steps, for whoever has other things to do as well. Nothing that it was
-    given may change meanwhile."""
+    """The same in small steps, for a caller with other work. The arguments must not change
+    meanwhile."""
     classes, readers = yield from _classes(wants)
     balance = _Balance(wants, readers)
     owner: dict[TopicPartition, str] = {}
     free: list[TopicPartition] = []
     yield
     places = sorted(partitions)
-    # From the last to the first: what is given away first is at the end.
+    # From the last to the first: partitions to give away first are at the end.
     for some in _steps(reversed(places)):
         for place in some:
             kind = classes.get(place[0])
@@ -94,8 +94,8 @@ def _steps(items: Iterable[T]) -> Iterable[list[T]]:
 def _classes(
     wants: Mapping[str, Set[str]],
 ) -> Generator[None, None, tuple[dict[str, _Class], dict[_Class, list[str]]]]:
-    """The class of each topic that somebody follows, and the members of each class."""
-    # Members with the same target share one set, as a rule.
+    """The class of each followed topic, and the members of each class."""
+    # Members with the same target usually share one set.
     distinct: dict[int, tuple[Set[str], list[str]]] = {}
     for member in sorted(wants):
         distinct.setdefault(id(wants[member]), (wants[member], []))[1].append(member)
@@ -113,9 +113,8 @@ def _classes(
 
 
 class _Balance:
-    """`owned` has what each member would get, by class, and `loads` how many that are. Heaps may
-    hold loads that are out of date: too low until they are looked at, too high until the next
-    `level`."""
+    """`owned` has the partitions of each member by class, and `loads` their number. Heaps may hold
+    outdated loads: too low until they are checked, too high until the next `level`."""
 
     def __init__(self, wants: Iterable[str], readers: Mapping[_Class, list[str]]) -> None:
         self.loads = dict.fromkeys(sorted(wants), 0)
@@ -146,8 +145,8 @@ class _Balance:
             heapq.heapreplace(heap, (self.loads[member], member))
 
     def level(self) -> Generator[None, None, bool]:
-        """Lets the fullest give to the emptiest, until nobody can. Returns whether anything moved:
-        who has given may be the emptiest for others then."""
+        """Moves partitions from the fullest member to the emptiest, as long as possible. Returns
+        whether any moved: the giver may now be the emptiest of another class."""
         self._heaps = {}
         moves = 0
         givers = [(-load, member) for member, load in self.loads.items() if load]

@@ -1,8 +1,8 @@
-"""Bringing a group to the assignment that is right now, one step at a time.
+"""Brings a group to its target assignment, one step at a time.
 
-A partition that changes hands is taken from its owner first: its cursor stops at once, the owner
-is asked to let go, and only when it has does the next one begin, at the committed position. What
-need not move is not touched, and its messages go on.
+A partition that moves is first taken from its owner: its cursor stops at once, and the owner is
+asked to release it. Only after that does the next member start, at the committed position. Other
+partitions are not touched, and their messages keep flowing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("fanlog.broker")
 
 # Members that can't go on, and why.
 Failed = list[tuple[ConsumerMember, FanlogError]]
-# A member's subscription, if it is there, with new cursors and what it has missed there.
+# A member's subscription, if it is connected, with new cursors and the gaps there.
 _Begun = tuple[BrokerSubscription | None, list[tuple[Ownership, Cursor]], list[tuple[Gap, int]]]
 # Work in steps; after each of them others may have their turn.
 Steps = Generator[Failed, None, None]
@@ -38,10 +38,11 @@ _LOOK = 512
 
 
 class GroupBalance:
-    """Grants and takes back partitions. `revoke_us` is how long an owner may take to let go.
+    """Grants and revokes partitions. `revoke_us` is the time for an owner to release one.
 
-    Where many partitions change hands that takes a while, so it is done in steps. Each looks again
-    whether what it is about to do still makes sense."""
+    Moving many partitions takes a while, so it is done in steps. Each step checks again whether its
+    action still makes sense.
+    """
 
     def __init__(self, broker: BrokerCore, clocks: Clocks, revoke_us: int) -> None:
         self._broker = broker
@@ -51,7 +52,7 @@ class GroupBalance:
         self.rebalances = 0
 
     def resume(self, group: ConsumerGroup) -> Steps:
-        """Sets going what present members have and do not read: they came back to it."""
+        """Starts cursors for the partitions of members that came back."""
         for member, since_us in list(group.returned.items()):
             # It may have left in a turn between two steps.
             if group.returned.pop(member, None) is None:
@@ -78,8 +79,8 @@ class GroupBalance:
         ]
 
     def rebalance(self, group: ConsumerGroup) -> Steps:
-        """Takes back what others should have, and grants what is free. Ends early if who should
-        have what has changed meanwhile; then the group is stale."""
+        """Revokes partitions that others should have, and grants free ones. Ends early if the
+        target has changed meanwhile; then the group is stale."""
         if group.stale:
             group.stale = False
             target = yield from self._find_target(group)
@@ -106,8 +107,8 @@ class GroupBalance:
     def _find_target(
         self, group: ConsumerGroup
     ) -> Generator[Failed, None, dict[TopicPartition, str]]:
-        """Who should read what. What a member that is away has stays with it, and what is being
-        taken back counts as free already, or a newcomer would cause more moves."""
+        """The target assignment. An absent member keeps its partitions. Partitions that are being
+        revoked count as free; otherwise a new member would cause more moves."""
         topics, wants = self._wanted(group.present())
         places: list[TopicPartition] = []
         current: dict[TopicPartition, str] = {}
@@ -155,8 +156,8 @@ class GroupBalance:
     # Granting
 
     def _grant(self, group: ConsumerGroup) -> Steps:
-        """Grants what is free to whom the target says. Who has not taken what it was told before
-        gets its partitions later."""
+        """Grants free partitions to their targets. A member that has not confirmed earlier
+        notifications gets its partitions later."""
         later: dict[TopicPartition, int] = {}
         while group.freed and not group.stale:
             granted: dict[ConsumerMember, list[TopicPartition]] = {}
@@ -166,7 +167,7 @@ class GroupBalance:
                 if place in group.owned or member is None or member.reader is None:
                     continue
                 if self._broker.durable.is_pending(group.offsets, *place):
-                    # It begins where the last owner's commit says, once that has taken effect.
+                    # It starts at the last owner's offset commit, once that has taken effect.
                     later[place] = since_us
                     group.awaits_commits = True
                 elif self._waits(member.reader, since_us):
@@ -178,8 +179,8 @@ class GroupBalance:
         group.freed.update(later)
 
     def _waits(self, reader: MemberReader, since_us: int) -> bool:
-        """Whether a member is told later, because it has not taken what it was told before. Not
-        without end: one that never does is told, and cut off for it."""
+        """Whether a member's notification waits, because it has not taken earlier ones. Not without
+        end: a member that never takes them is notified anyway, and evicted."""
         return reader.busy() and self._clocks.monotonic_us() - since_us < self._revoke_us
 
     def _exists(self, place: TopicPartition) -> bool:
@@ -199,14 +200,14 @@ class GroupBalance:
                 failed.append((member, fault))
         self._pin(group, pins)
         if pins:
-            # Nobody reads what a power cut could make the group leave out.
+            # Nobody reads records that the group could skip after a power cut.
             self._broker.internal.when_durable(lambda _: self._start_all(begun))
         else:
             self._start_all(begun)
         return failed
 
     def _start_all(self, begun: list[_Begun]) -> None:
-        """Sets cursors going. Members are told first where they begin."""
+        """Starts cursors. Members first get their start positions."""
         for subscription, granted, gaps in begun:
             standing: list[Cursor] = []
             for owned, cursor in granted:
@@ -233,7 +234,7 @@ class GroupBalance:
         places: list[TopicPartition],
         pins: list[Position],
     ) -> _Begun:
-        """A member's cursors, which stand where they are to begin."""
+        """A member's cursors, at their start positions."""
         subscription, reader = member.subscription, member.reader
         granted: list[tuple[Ownership, Cursor]] = []
         if subscription is None or reader is None:
@@ -278,8 +279,8 @@ class GroupBalance:
         return max(end, partition.log.start_offset), False
 
     def _pin(self, group: ConsumerGroup, pins: list[Position]) -> None:
-        """Commits where the group begins in partitions that are new to it: or what comes before
-        its first commit would be left out by who takes over."""
+        """Commits the group's start in new partitions. Otherwise the next owner would skip the
+        records before the first offset commit."""
         if pins:
             group.unpinned.update((TopicPartition(pin.topic, pin.partition), pin) for pin in pins)
             try:
@@ -288,7 +289,7 @@ class GroupBalance:
                 logger.warning("group %s has not committed its begin: %s", group.name, fault)
 
     def pin_again(self, group: ConsumerGroup) -> None:
-        """Commits what is unpinned, where no member has committed since."""
+        """Commits unpinned start positions, unless a member has committed there since."""
         durable = self._broker.durable
         for place in list(group.unpinned):
             if durable.position(group.offsets, *place) is not None:
@@ -322,8 +323,8 @@ class GroupBalance:
     # Taking back
 
     def _take_back(self, group: ConsumerGroup) -> Steps:
-        """Stops cursors, and asks their members to let go. The time that a member has begins when
-        it is told."""
+        """Stops cursors, and asks their members to release the partitions. A member's time starts
+        with its notification."""
         later: dict[TopicPartition, int] = {}
         while group.moving and not group.stale:
             told: dict[tuple[ConsumerMember, str], list[int]] = {}
@@ -334,7 +335,7 @@ class GroupBalance:
                 owned = group.owned.get(place)
                 if owned is None or owned.revoke_by_us or owned.member.reader is None:
                     continue
-                # Who does not know of a partition yet could not let it go.
+                # A member that does not know of a partition yet can't release it.
                 if not owned.told or self._waits(owned.member.reader, since_us):
                     later[place] = since_us
                     continue
@@ -350,8 +351,8 @@ class GroupBalance:
     def tell(
         self, member: ConsumerMember, topic: str, partitions: list[int], *, lost: bool = False
     ) -> None:
-        """Asks a member to let partitions go, or tells it that they are `lost` to it. It has to
-        say that it knows of a loss: what it commits until then is of before."""
+        """Asks a member to release partitions, or notifies it that they are `lost`. It has to
+        confirm a loss: its offset commits until then are from before the loss."""
         if member.reader is not None:
             for partition in partitions if lost else ():
                 place = TopicPartition(topic, partition)

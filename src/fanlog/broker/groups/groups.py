@@ -1,8 +1,8 @@
 """Consumer groups: members that share partitions, so that each message goes to one of them.
 
-The broker decides who reads what (`assignment.py`) and moves only what must move
-(`balance.py`). A member is a subscription whose cursors are the group's: nothing here is
-done per message. A member whose connection is lost keeps what it has until its session ends.
+The broker chooses the assignment (`assignment.py`) and moves as few partitions as possible
+(`balance.py`). A member is a subscription with the group's cursors: there is no work per message. A
+member that loses its connection keeps its partitions until its session ends.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ _REST_US_MAX = 500_000
 
 
 class GroupCoordinator:
-    """All groups, those with members and those that have only committed. It runs on the loop;
-    who reads what is settled after the turn in which something changed."""
+    """All groups, with members or with only committed positions. Runs on the loop; after a change,
+    groups are balanced at the end of the turn."""
 
     def __init__(self, broker: BrokerCore, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class GroupCoordinator:
         self._unsettled: dict[ConsumerGroup, Steps | None] = {}
         self._settling = False
         self._watched: dict[ConsumerGroup, None] = {}
-        # Groups from before the start, whose members may come back with claims until then.
+        # Groups from before the start. Until this time their members may come back with claims.
         self._remembered: frozenset[str] = frozenset()
         self._grace_end_us = 0
         self._last_epoch = 0
@@ -110,8 +110,8 @@ class GroupCoordinator:
     def join(
         self, key: int, wanted: JoinGroup, outlet: Outlet, reader: MemberReader, client: str = ""
     ) -> tuple[BrokerSubscription, int]:
-        """Joins a member, or joins it again; its subscription, and its epoch. What it is
-        to read it is told after this turn."""
+        """Joins a member, or joins it again. Returns its subscription and its epoch. It gets its
+        partitions after this turn."""
         group, member = self.check_membership(wanted)
         subscription = BrokerSubscription(
             key,
@@ -215,8 +215,8 @@ class GroupCoordinator:
     def _claim(
         self, group: ConsumerGroup, member: ConsumerMember, claims: Iterable[Position]
     ) -> None:
-        """What a member that comes back had: it goes on where it was, unless others have it now
-        or have been there since."""
+        """The claims of a member that comes back: it resumes there, unless others own the
+        partitions now or have read there since."""
         lost: dict[str, list[int]] = {}
         asked: dict[str, list[int]] = {}
         for claim in claims:
@@ -288,7 +288,7 @@ class GroupCoordinator:
             self._watched.pop(group, None)
 
     def tick(self) -> None:
-        """Ends sessions and revocations whose time is up."""
+        """Expires sessions and revocations."""
         now_us = self._runtime.monotonic_us()
         if self._grace_end_us and now_us >= self._grace_end_us:
             self._grace_end_us = 0
@@ -373,7 +373,7 @@ class GroupCoordinator:
                 self._settle_soon(group)
 
     def _settle_soon(self, group: ConsumerGroup) -> None:
-        """Something has changed that decides on who reads what."""
+        """Membership or topics have changed: the group needs a new assignment."""
         group.stale = True
         self._settle_later(group)
 
@@ -384,7 +384,7 @@ class GroupCoordinator:
             self._runtime.soon(self._settle_some)
 
     def _settle_some(self) -> None:
-        """Settles groups for a while; others have their turn before it goes on."""
+        """Balances groups for a while, and gives others their turn before it resumes."""
         self._settling = False
         for _ in range(_STEPS_A_TURN):
             if not self._unsettled:
@@ -421,7 +421,7 @@ class GroupCoordinator:
             group.rests_until_us = now_us + min(now_us - began_us, _REST_US_MAX)
 
     def _settled(self, group: ConsumerGroup) -> None:
-        """What is left to do is done with the next tick, or at once if it could be."""
+        """The rest is done with the next tick, or at once if possible."""
         if self._groups.get(group.name) is not group:
             return
         if logger.isEnabledFor(logging.DEBUG):
@@ -460,7 +460,7 @@ class GroupCoordinator:
             if released.lost:
                 member.acknowledge_loss(place)
             elif place in member.owned and place not in member.losses:
-                # One that nobody asked for may be anybody's.
+                # A release that was not requested may be about any partition.
                 group.stale = group.stale or place not in group.revoking
                 stopped.append(member.owned[place])
                 group.disown(place)
@@ -478,8 +478,8 @@ class GroupCoordinator:
             self._broker.durable.commit([(group.offsets, positions)])
 
     def check_owner(self, offsets: GroupOffsets) -> tuple[Ownership, ...]:
-        """What this member has of these partitions. Raises FencedError unless it has all of them,
-        and the membership."""
+        """The member's ownership of these partitions. Raises FencedError unless it owns all of
+        them, and has its membership."""
         group = self._groups.get(offsets.group)
         member = None if group is None else group.members.get(offsets.member)
         if group is None or member is None:
@@ -552,7 +552,7 @@ class GroupCoordinator:
         return sorted(committed | self._groups.keys())
 
     def names_after(self, name: str) -> Iterator[str]:
-        """Those behind this name, in order, some twice. They must not change meanwhile."""
+        """Groups after this name, in order, some twice. They must not change meanwhile."""
         committed = takewhile(
             lambda known: known.startswith(GROUP_PREFIX),
             self._broker.durable.names_since(GROUP_PREFIX + name),
@@ -579,8 +579,8 @@ class GroupCoordinator:
         return await describe_group(self._broker, name, group, waits=waits)
 
     async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
-        """Moves a group that nobody is in; a dry run only says what it would do. A group that is
-        not there yet may be given its first positions, if the topic is named."""
+        """Resets a group without members; a dry run only returns the steps. A group that does not
+        exist yet may get its first positions, if the topic is named."""
         check_group_name(wanted.group)
         if not wanted.topic:
             self._check_known(wanted.group)

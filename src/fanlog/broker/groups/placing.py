@@ -1,6 +1,6 @@
-"""Where a group begins that has no position yet. One that begins at a time is given a position in
-every partition, before its first member joins; one that begins at the end, begins at the end that
-its first member found. A topic that appears later is read from its first record."""
+"""The start of a group without positions. A group that starts at a time gets a position in every
+partition before its first member joins; a group that starts at the end uses the end that its first
+member found. A topic that appears later is read from its first record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note_ends(broker: BrokerCore, group: ConsumerGroup, wanted: JoinGroup) -> No
 
 
 async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> None:
-    """Commits where a group begins. Raises what speaks against it."""
+    """Commits the start of a group. Raises if that is not allowed."""
     if start.kind != "time":
         raise InvalidArgumentError(
             f"A group can't begin at {start.kind} by its start: use a time, or its reset policy."
@@ -54,7 +54,7 @@ async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> No
         free = [p for p in places if broker.durable.position(name, p.topic, p.partition) is None]
         if free and not topic.deleted:
             broker.durable.commit([(name, broker.check_positions(name, free))])
-    # Nobody reads what a power cut could make the group leave out.
+    # Nobody reads records that the group could skip after a power cut.
     await broker.begun(broker.internal.when_durable)
 
 

@@ -1,5 +1,4 @@
-"""What operators see of a group: its members, its partitions, how far it is behind; and what a
-reset would do to it."""
+"""A group as operators see it: its members, its partitions, its lag; and the effect of a reset."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ async def _describe_partition(
 
 
 async def lag_seconds(broker: BrokerCore, partition: Partition, offset: int) -> float:
-    """The age of a record: that of its batch, whose header is all that is looked at."""
+    """The age of a record: that of its batch, from the header alone."""
     got: asyncio.Future[list[memoryview] | FanlogError]
     got = asyncio.get_running_loop().create_future()
 

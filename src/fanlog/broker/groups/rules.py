@@ -1,5 +1,4 @@
-"""What a group's members may do, and what operators may do to it: checks that raise, and change
-nothing."""
+"""Checks of requests of members and operators. They raise, and change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def check_group_name(name: str) -> None:
 
 
 def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
-    """That names and times are within what this broker allows."""
+    """Checks names and times against this broker's limits."""
     check_group_name(wanted.group)
     if not 1 <= len(wanted.member.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
         raise InvalidNameError(
@@ -51,7 +50,7 @@ def check_owned(
     for position in positions:
         place = TopicPartition(position.topic, position.partition)
         owned = group.owned.get(place)
-        # One that was taken and given back: what it says may be of what it had read before.
+        # A partition that was lost and granted again: the commit may be about records read before.
         if owned is None or owned.member is not member or place in member.losses:
             raise FencedError(
                 f"Partition {position.partition} of {position.topic!r} is not this member's "
@@ -81,7 +80,7 @@ def seekable(member: ConsumerMember, wanted: Seek) -> list[TopicPartition]:
 
 
 def check_inactive(group: ConsumerGroup | None, done: str) -> None:
-    """That nobody is in a group that is to be reset or deleted."""
+    """Checks that a group to be reset or deleted has no members."""
     if group is not None:
         some = ", ".join(list(group.members)[:_NAMES_SHOWN])
         more = ", ..." if len(group.members) > _NAMES_SHOWN else ""

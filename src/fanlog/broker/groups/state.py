@@ -17,11 +17,11 @@ SECOND_US = 1_000_000
 
 
 class MemberReader(Reader, Protocol):
-    """Who is told what a member gets, and what it must let go."""
+    """Notifies a member of granted and revoked partitions."""
 
     def revoke(self, revoke: Revoke) -> None: ...
     def busy(self) -> bool:
-        """Whether it has not taken what it was told before."""
+        """Whether it has not taken earlier notifications."""
         ...
 
     def ended(self, error: FanlogError) -> None:
@@ -75,7 +75,7 @@ class ConsumerMember:
         self.session_us = int(wanted.session_seconds * SECOND_US)
         self.subscription = subscription
         self.reader = reader
-        # What comes over this connection is of after all that went before.
+        # Everything over this connection is newer than what went before.
         self.losses = {}
 
     def acknowledge_loss(self, place: TopicPartition) -> None:
@@ -85,9 +85,9 @@ class ConsumerMember:
 
 
 class Ownership:
-    """A partition that a member has. Without a cursor it is still to be set going: at `begin`,
-    which the member claimed, or where the group has committed. `told` is set once the member knows
-    of it, `revoke_by_us` while it is being taken back."""
+    """A member's partition. Without a cursor it is not started yet: it starts at `begin`, which the
+    member claimed, or at the committed position. `told` is set when the member knows of it,
+    `revoke_by_us` while it is being revoked."""
 
     __slots__ = ("begin", "cursor", "member", "revoke_by_us", "told")
 
@@ -100,13 +100,14 @@ class Ownership:
 
 
 class ConsumerGroup:
-    """`fresh` are the topics that have appeared while the group was there: nothing of them may
-    be left out. `ends` is where those ended that were there before the group, as its first member
-    came. `unpinned` is where the group began and could not commit it.
+    """`fresh` has the topics that appeared while the group existed: all of their records are read.
+    `ends` has the ends of older topics when the first member came. `unpinned` has start positions
+    that could not be committed.
 
-    `target` is who should read what, by members' ids, unless it is `stale`. To get there, `moving`
-    is to be taken from its owners, and `freed` is to be granted. `returned` are members that have
-    to be set going again. Each says since when. Only `own`, `disown`, `revoke` change `owned`."""
+    `target` is the assignment by member id, unless it is `stale`. To get there, `moving` has
+    partitions to revoke from their owners, `freed` partitions to grant, and `returned` members to
+    start again; each with the time since when. Only `own`, `disown`, `revoke` change `owned`.
+    """
 
     __slots__ = (
         "awaits_commits",

@@ -1,9 +1,9 @@
 """Fan-out: one pass over a partition's live cursors for each piece that becomes visible, and the
-way back to live for those that fell behind.
+way back to live for cursors that fell behind.
 
-Per reader and piece there is one `send` of shared memory. A reader whose socket is full leaves
-the pass and costs nothing until it is writable again; what it missed it reads from the tail or
-from disk, by its offset.
+Each reader gets one `send` of shared memory per piece. A reader whose socket is full leaves the
+pass and costs nothing until it is writable again. It then reads the missed pieces from the tail or
+from disk, by offset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FanOut:
         self._views_shown = False
         self.delivered_bytes = 0
         self.delivered_records = 0
-        # Readers that had to read from disk what they were too slow for.
+        # Readers that were too slow for the tail and had to read from disk.
         self.catch_ups = 0
 
     def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
@@ -103,8 +103,8 @@ class FanOut:
             self._park(cursor)
 
     def _publish_views(self, partition: Partition, piece: bytes, base_offset: int) -> None:
-        """The same for cursors with a view: one rendering for all that share it. Its pieces need
-        no marker in front, whichever subscription they belong to."""
+        """The same for cursors with a view: one rendering for all that share it. Its pieces need no
+        marker, whichever subscription they belong to."""
         assert partition.viewed is not None
         self._views_shown = True
         next_offset = partition.visible_end
@@ -144,7 +144,7 @@ class FanOut:
                     cursor.offset = next_offset
                     left.append(cursor)
                 elif outlet.blocked:
-                    # It has taken all of the piece, and no more for now.
+                    # It has taken all of the piece, and is full now.
                     cursor.offset = next_offset
                     left.append(cursor)
                 served += 1
@@ -160,8 +160,8 @@ class FanOut:
             self._runtime.soon(partial(self._continue, cursor))
 
     def end_turn(self) -> None:
-        """Sends readers of several partitions what the turn has shown in all of them, in the order
-        in which it was published."""
+        """Sends readers of several partitions the pieces of this turn, in the order of
+        publishing."""
         if not self._views_shown:
             return
         self._views_shown = False
@@ -188,8 +188,8 @@ class FanOut:
         self._renderer.end_turn()
 
     def pump(self, cursor: Cursor) -> None:
-        """Sends what the cursor has not seen, until it is live, or its socket or window is
-        full, or others should have a turn."""
+        """Sends the pieces that the cursor has not seen, until it is live, its socket or window is
+        full, or other readers should have a turn."""
         budget = _TURN_BYTES
         while not self._park(cursor):
             partition = cursor.partition
@@ -221,8 +221,8 @@ class FanOut:
             budget -= self._push(cursor, pieces, next_offset)
 
     def _render_first(self, cursor: Cursor, view: AnyView, piece: memoryview) -> None:
-        """Sends the cursor the first batches of a piece that takes long to decode; then it goes on
-        behind them."""
+        """Sends the cursor the first batches of a piece that takes long to decode, and then the
+        rest."""
 
         def rendered(shown: memoryview) -> None:
             # By the loop: what was kept is there at once, and its offset is not known yet.
@@ -232,7 +232,7 @@ class FanOut:
         next_offset = self._renderer.render_first(partition, view, piece, first, rendered)
 
     def _rendered(self, cursor: Cursor, shown: memoryview, next_offset: int) -> None:
-        # Others of its connection may have filled it meanwhile; what was rendered stays at hand.
+        # Other cursors of its connection may have filled it meanwhile; the rendering is kept.
         if not self._park(cursor):
             self.delivered_records += max(0, next_offset - cursor.offset)
             cursor.offset = next_offset
@@ -252,7 +252,7 @@ class FanOut:
             self.pump(cursor)
 
     def _pump_together(self, outlet: Outlet, waiting: list[Cursor]) -> None:
-        """Sends a reader of several partitions what the tails have for it, the oldest first."""
+        """Sends a reader of several partitions the pieces in the tails, oldest first."""
         ready: list[tuple[int, int, Cursor]] = []
         for i, cursor in enumerate(waiting):
             if self._is_in_tail(cursor):
@@ -279,7 +279,7 @@ class FanOut:
             self._park(cursor)
 
     def _is_in_tail(self, cursor: Cursor) -> bool:
-        """Whether the tail has what the cursor has not seen."""
+        """Whether the tail has the cursor's next offset."""
         partition = cursor.partition
         if cursor.subscription.closed or cursor.dropped or partition.topic.deleted:
             return False
@@ -372,7 +372,7 @@ class FanOut:
         self._disconnectable.pop(cursor, None)
 
     def _push(self, cursor: Cursor, pieces: list[memoryview], next_offset: int) -> int:
-        """Sends pieces up to an offset; what that takes of a turn."""
+        """Sends pieces up to an offset. Returns the bytes that count for the turn."""
         view, first = cursor.view, cursor.offset
         cursor.offset = next_offset
         self.delivered_records += max(0, next_offset - first)
@@ -382,7 +382,7 @@ class FanOut:
             return self._send(cursor, pieces)
         render, partition = self._renderer.render_kept, cursor.partition
         shown = [render(partition, view, piece, first) for piece in pieces]
-        # A filter may let nothing through: what was looked at counts too.
+        # A filter may drop everything: the bytes that were read count too.
         return max(self._send(cursor, shown), sum(map(len, pieces)))
 
     def _send(self, cursor: Cursor, pieces: list[memoryview]) -> int:
@@ -397,7 +397,7 @@ class FanOut:
         return size
 
     def _within_kept(self, cursor: Cursor) -> bool:
-        """False if the log has forgotten what the cursor wants next; the reader is told."""
+        """False if the log has deleted the cursor's next offset; the reader is notified."""
         start_offset = cursor.partition.log.start_offset
         if cursor.offset >= start_offset:
             return True
@@ -411,7 +411,7 @@ class FanOut:
         return False
 
     def _may_read_disk(self, cursor: Cursor) -> bool:
-        """Counts a reader that has fallen behind the tail, by its policy."""
+        """Counts a reader that fell behind the tail, by its policy."""
         policy = cursor.subscription.policy
         if not cursor.behind and policy is SlowPolicy.SKIP:
             self._skip(cursor)
@@ -429,7 +429,7 @@ class FanOut:
         if cursor.subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return
         if isinstance(got, Block):
-            # Others of its connection may have filled it meanwhile; the block stays at hand.
+            # Other cursors of its connection may have filled it meanwhile; the block is kept.
             if self._park(cursor):
                 return
             view = cursor.view
@@ -467,7 +467,7 @@ class FanOut:
     def _disconnect(self, cursor: Cursor) -> None:
         topic = cursor.partition.topic
         topic.count().disconnects += 1
-        # It is told where to go on: what it has not got is not lost to it.
+        # The notice has the offset to resume from: the reader has not lost those messages.
         self._note(cursor, cursor.offset, cursor.partition.visible_end, DropKind.DISCONNECTED, 0)
         self._disconnectable.pop(cursor, None)
         cursor.outlet.evict(
@@ -487,7 +487,7 @@ class FanOut:
 
 
 def _next_time_us(cursor: Cursor) -> int:
-    """When what the cursor reads next was published."""
+    """Append time of the cursor's next message."""
     partition = cursor.partition
     pieces, _ = partition.log.tail.read(cursor.offset, partition.visible_end, 1)
     return read_header(pieces[0]).append_time_us

@@ -64,7 +64,7 @@ from fanlog.model import PRODUCER_ID_MAX, Durability
 _CODEC_MAX = max(Codec)
 # An uncompressed batch is at least this long, and 4 bytes for each of its records.
 _PLAIN_BYTES_MIN = HEADER_BYTES + columns_bytes_min(0)
-# Who stands in for a producer that is not known: no batch is the next of this one.
+# Stands for an unknown producer: no batch is its next one.
 _NOBODY = Producer(-1, -1, 0)
 _NO_PRODUCERS: dict[int, Producer] = {}
 # Past producers_max a share of them goes at once, so that a stream of new ones does not look
@@ -77,7 +77,7 @@ def partition_key(number: int, partition: int) -> int:
     return number << 16 | partition
 
 
-# What speaks against more delayed messages; by flags, columns and count.
+# The error against more delayed messages, if any; by flags, columns and count.
 ScheduledFault = Callable[[int, bytes, int], FanlogError | None]
 
 
@@ -85,7 +85,7 @@ class ProducerNames(Protocol):
     """Producers with names, which `state/named_producers.py` keeps."""
 
     def check(self, producer_id: int, epoch: int) -> None:
-        """Raises if the id is somebody's name, and this is not its newest epoch."""
+        """Raises if the id belongs to a name, and this is not its newest epoch."""
         ...
 
     def seen_in(self, producer_id: int, partition: Partition) -> None:
@@ -94,7 +94,7 @@ class ProducerNames(Protocol):
 
 
 class _Claimed(NamedTuple):
-    """What a batch says of its producer."""
+    """The producer fields of a batch."""
 
     producer_id: int
     epoch: int
@@ -102,7 +102,7 @@ class _Claimed(NamedTuple):
     records: int
     reserved: bool
     staged: bool
-    # Where it stands in what is taken.
+    # Its position in the bytes that are taken.
     at: int
 
 
@@ -134,11 +134,11 @@ class Intake:
         self._scheduled_fault: ScheduledFault = _no_fault
         self.epoch = 0
         self._allowed_epoch = 0
-        # Partitions that have got their first batch with a priority: that is to be written down.
+        # Partitions with their first batch with a priority, still to be recorded.
         self.newly_ranked: list[Partition] = []
 
     def ask_schedule(self, fault: ScheduledFault, replacement_fault: ReplacementFault) -> None:
-        """Who is asked about delayed messages."""
+        """Accepts or refuses delayed messages."""
         self._scheduled_fault = fault
         self._checks.replacement_fault = replacement_fault
 
@@ -277,8 +277,8 @@ class Intake:
         return codec
 
     def inspect(self, data: bytes, at: int, origin: object = None) -> BatchHeader:
-        """The header of a batch that will be taken later; all that speaks against it now is
-        raised: bad bytes as FormatError, the rest as what a publisher would be refused with."""
+        """The header of a batch that will be taken later. Every error is raised now: bad bytes as
+        FormatError, the rest with the error that a publisher would get."""
         header = read_header(data, at)
         if (
             header.codec > _CODEC_MAX
@@ -305,8 +305,8 @@ class Intake:
     def check_columns(
         self, data: bytes, batches: Iterable[tuple[int, BatchHeader]], origin: object
     ) -> None:
-        """Raises what is wrong with the columns of batches that will be taken later, as far as
-        their topics are compacted; `NotYetError` if the origin has to ask again."""
+        """Checks the columns of batches that will be taken later, if their topics are compacted.
+        Raises `NotYetError` if the origin has to ask again."""
         found: list[Unchecked] = []
         guard: Guard | None = getattr(origin, "guard", None)
         for at, header in batches:
@@ -339,7 +339,7 @@ class Intake:
         return group is not None and group.pending_bytes > self._options.pending_bytes_max
 
     def _sound_bytes(self, partition: Partition, origin: Origin) -> int:
-        """The length up to which a batch needs no look at what might be wrong with it."""
+        """Batches up to this length need no further check."""
         settings = partition.topic.settings
         metering = self._metering
         if (
@@ -378,7 +378,7 @@ class Intake:
         if (
             fault is None
             and _is_read(partition.topic)
-            # What a transaction has staged was looked at before.
+            # Staged batches of a transaction were checked before.
             and not claimed.reserved
         ):
             batch = Unchecked(data, at, header, partition.topic.name)
@@ -397,9 +397,9 @@ class Intake:
         *,
         staged: bool = False,
     ) -> FanlogError | None:
-        """What speaks against a batch. `body` begins with what its checksum covers. One that was
-        `staged` was looked at before its transaction was committed: that the topic has been altered
-        since must not take a part out of it."""
+        """The error against a batch, or None. `body` begins with the part that its checksum covers.
+        A `staged` batch was checked before its transaction was committed: a later change of the
+        topic must not remove a part of the transaction."""
         if partition.log.failure is not None:
             return partition.log.failure
         if self._overloaded():
@@ -423,7 +423,7 @@ class Intake:
     def _unscheduled(
         self, partition: Partition, body: bytes, header: BatchHeader
     ) -> FanlogError | None:
-        """What speaks against a batch of delayed messages."""
+        """The error against a batch of delayed messages, or None."""
         if partition.topic.name != SCHEDULED_TOPIC:
             return None
         columns = body[CLIENT_PART.size :]
@@ -439,7 +439,7 @@ class Intake:
         return allowed.__getitem__
 
     def ask_again(self) -> None:
-        """What publishers were allowed may be so no more, or may be gone."""
+        """Permissions or topics have changed: kept answers are dropped."""
         self._allowed_epoch += 1
 
     def _refuse_unknown(
@@ -454,9 +454,9 @@ class Intake:
     def _turn_away(
         self, partition: Partition, submission: Submission, claimed: _Claimed, fault: FanlogError
     ) -> None:
-        """Refuses a batch. A repeat is answered all the same: refused, its numbers would be given
-        to other records, which would then pass for the repeat. And a refused first batch still
-        makes its producer known, so that what follows is told to wait for it."""
+        """Refuses a batch. A repeat is still acknowledged: if it were refused, its numbers would go
+        to other records, which would then look like the repeat. A refused first batch still
+        registers its producer, so that the next batches have to wait for it."""
         self._sampled.not_taken(claimed.at)
         if claimed.producer_id and self._next_or_answered(partition, submission, claimed) is None:
             return
@@ -466,9 +466,9 @@ class Intake:
     def _next_or_answered(
         self, partition: Partition, submission: Submission, claimed: _Claimed
     ) -> Producer | None:
-        """The producer whose next this batch is after all, or None once the batch is answered:
-        a repeat with the offset of its first time, as soon as that is as safe as an
-        acknowledgement must be, all else with an error."""
+        """The producer, if this batch is its next one after all; None once the batch is answered: a
+        repeat with its first offset, as soon as the first is durable enough, everything else with
+        an error."""
         topic, sequence, expected = partition.topic.number, claimed.sequence, 0
         try:
             producer = self._admitted(partition, claimed)
@@ -518,7 +518,7 @@ class Intake:
                 f"Partition {partition.name} does not know the producer of this batch, which has "
                 f"sequence {sequence}: what came before it is forgotten. Begin again with 0."
             )
-        # One of a transaction stays a second, and takes nobody's place.
+        # The producer of a transaction stays for a second, and replaces no other.
         if producer is None and not reserved and len(producers) >= self._options.producers_max:
             forget_longest_idle(producers, 1 + len(producers) // _FORGOTTEN_SHARE)
         producer = producers[producer_id] = Producer(epoch, 0, partition.next_offset)
@@ -527,7 +527,7 @@ class Intake:
 
 
 def _is_read(topic: BrokerTopic) -> bool:
-    """Whether the broker itself reads a topic's records, and so looks at what comes in."""
+    """Whether the broker itself reads a topic's records, and so has to check them."""
     return topic.settings.cleanup == "compact" or topic.name == SCHEDULED_TOPIC
 
 

@@ -82,8 +82,8 @@ class Turns:
         self.published_records = 0
         self.published_bytes = 0
         self.durations = Histogram(TURN_US)
-        # Hears of a turn that took longer than `slow_ns`: how long, how much of it until all was in
-        # the logs, and what was shown to whom.
+        # Called after a turn that took longer than `slow_ns`: with its time, the time to append,
+        # and what was shown to how many readers.
         self.slow: Callable[[int, int, Iterable[Partition]], None] | None = None
         self.slow_ns = 1 << 62
         self._traces = fan_out.traces
@@ -96,8 +96,8 @@ class Turns:
             self._runtime.soon(self.end)
 
     def take_stamped(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
-        """Takes a batch that another broker has stamped, as it is. It begins where the partition
-        ends. It becomes visible with the turn, together with all that came in it."""
+        """Appends a batch that another broker has stamped, unchanged. It begins at the end of the
+        partition. It becomes visible with the turn."""
         if header.base_offset != partition.next_offset:
             raise ValueError(
                 f"{partition.name} goes on at {partition.next_offset}, not {header.base_offset}."
@@ -135,8 +135,8 @@ class Turns:
             self.slow(took_ns, appended_ns - begun_ns, fresh)
 
     def hand_in(self) -> None:
-        """Takes in what listeners have gathered."""
-        # What is handed in belongs to this turn, and needs no other.
+        """Collects the batches that listeners have gathered."""
+        # Batches collected here belong to this turn, and need no other.
         self._scheduled = True
         try:
             for feed in self.feeders:
@@ -149,7 +149,7 @@ class Turns:
         return 0 if self.group is None else self.group.pending_bytes
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Calls once when what was waiting for the disk has got there."""
+        """Calls back once when the data that waited for the disk is durable."""
         self._relief.append(call)
 
     def forget(self, partition: Partition) -> None:
@@ -164,7 +164,7 @@ class Turns:
         self.tail_bytes += partition.log.tail.bytes - bytes_before
 
     def _append_parts(self, partition: Partition) -> None:
-        """Appends what publishers have brought for a partition in this turn."""
+        """Appends a partition's batches of this turn."""
         parts, submissions = partition.parts, partition.submissions
         partition.parts = partition.submissions = None
         if parts is None or submissions is None:
@@ -194,7 +194,7 @@ class Turns:
                     limits.stored(partition.next_offset - before, len(piece))
         next_offset = partition.next_offset
         if partition.durability is not Durability.FSYNC or (not piece and self.group is None):
-            # Or repeats of what an earlier start has stored, and this one has synced.
+            # Or repeats of batches that an earlier start has stored and this one has synced.
             self._accept(partition, piece, next_offset, submissions)
             return
         self._sync(partition, piece, submissions, None)
@@ -252,7 +252,7 @@ class Turns:
         self._get_group()
 
     def adopt(self, logs: Sequence[PartitionLog], done: Done) -> None:
-        """Logs whose pieces are to be synced from now on: the next commit syncs their files."""
+        """Logs whose pieces are synced from now on: the next sync includes their files."""
         self._get_group().adopt(logs, done)
         self.schedule()
 
@@ -262,8 +262,8 @@ class Turns:
         return self.group
 
     def _settle(self) -> None:
-        """What the disk has answered for since the last turn. It becomes visible here and not
-        before, so that a reader that comes to the end in between is not sent it twice."""
+        """Pieces that became durable since the last turn. They become visible here and not before,
+        so that a reader that reaches the end in between does not get them twice."""
         accepted, self._accepted = self._accepted, []
         for partition, piece, next_offset, submissions, fault, done in accepted:
             if done is not None:
@@ -284,14 +284,15 @@ class Turns:
         fault: FanlogError | None,
         done: Done,
     ) -> None:
-        """What follows from an entry. It may write further ones, which belong to this turn."""
+        """Runs the effects of an entry. They may write further entries, which belong to this
+        turn."""
         if fault is None:
             self._freshen(partition, piece)
             partition.visible_end = next_offset
         try:
             done(fault)
         except Exception:
-            # One that fails must not keep the others from taking effect.
+            # One that fails must not stop the others.
             logger.exception("What follows from an entry of %s failed.", partition.name)
 
     def _freshen(self, partition: Partition, piece: bytes) -> None:
@@ -317,7 +318,7 @@ class Turns:
                 self._acks.setdefault(submission.origin, []).extend(submission.acks)
 
     def _show(self) -> None:
-        """Fans out what has become visible, each partition's as one piece."""
+        """Fans out the visible pieces, one per partition."""
         fresh, self._fresh = self._fresh, {}
         traced = self._begin_to_show(fresh) if self._sampled.hidden else None
         for partition, (base_offset, pieces) in fresh.items():
@@ -350,8 +351,8 @@ class Turns:
     def _refuse(
         self, submissions: list[Submission], stored_end: int, fault: FanlogError
     ) -> list[Submission]:
-        """Tells every publisher, newest batch first, so that its producer is taken back as far
-        as the first batch that was not stored. Returns the repeats of what is stored."""
+        """Answers every publisher, newest batch first, so that its producer goes back to the first
+        batch that was not stored. Returns the repeats of stored batches."""
         repeats: list[Submission] = []
         for submission in submissions:
             kept = Submission(submission.origin)
@@ -393,5 +394,5 @@ class Turns:
             try:
                 call()
             except Exception:
-                # One that fails must not keep the others waiting.
+                # One that fails must not stop the others.
                 logger.exception("What waited for the disk failed.")

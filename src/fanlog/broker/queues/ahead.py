@@ -1,9 +1,10 @@
-"""Where the urgent jobs of a queue partition are: runs of batches that have a priority, found by
-their headers alone, and read before their turn comes.
+"""Finds the urgent jobs of a queue partition: runs of batches with a priority, found by their
+headers alone, and read before their turn.
 
-It begins where the first priority may be, and goes on as the log grows. A partition without
-priorities has none of this. It keeps a bounded number of runs: past that it reads on once some of
-them were handed out, and until then what is behind them has no priority."""
+It starts at the first possible priority, and continues as the log grows. A partition without
+priorities has none of this. The number of runs is limited: at the limit it reads on when some of
+them were handed out; until then the jobs after them count as without priority.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from struct import Struct
 from fanlog.broker.queues.spans import OffsetRange
 from fanlog.format.header import BATCH_BYTES_MIN, CODEC_BITS, PACKING_AT, BatchHeader, read_header
 
-# All that is looked at of a batch without a priority.
+# The bytes that are read of a batch without a priority.
 _LENGTH = Struct("<I")
 
 
@@ -32,7 +33,7 @@ class Ahead:
         self._runs: dict[int, deque[OffsetRange]] = {}
         self._runs_max = runs_max
         self._count = 0
-        # What it was given and has not read; and where in the first of them it is.
+        # Batches that are not read yet, and the position in the first of them.
         self._pieces: deque[memoryview] = deque()
         self._at = 0
 
@@ -51,8 +52,8 @@ class Ahead:
         self._at = 0
 
     def read(self, batches_max: int) -> tuple[int, bool]:
-        """Reads headers of what it was given, so many at most. How many it was, and whether there
-        was a priority among them."""
+        """Reads at most `count` headers. Returns how many it read, and whether one had a
+        priority."""
         left, found = batches_max, False
         while self._pieces and left > 0 and not self.is_full:
             piece, at, last = self._pieces[0], self._at, -1
@@ -101,7 +102,7 @@ class Ahead:
         return runs[0] if runs else None
 
     def drop(self, priority: int, before: int) -> None:
-        """What is before an offset needs not be looked for any more."""
+        """Jobs before this offset need not be found any more."""
         runs = self._runs[priority]
         while runs and runs[0][0] < before:
             next = runs[0][1]

@@ -1,5 +1,5 @@
-"""The way of a job into its dead-letter topic: its record is read, dressed with what happened to
-it, and published by the broker itself. Only once it is stored does the job count as done."""
+"""Stores dead letters: reads a job's record, adds what happened to it, and publishes it to the
+dead-letter topic. Only when the letter is stored does the job count as done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-# A batch of letters is no larger, unless a single one is. A lease may be of a million jobs.
+# A batch of letters is no larger, unless a single letter is. A lease may have a million jobs.
 _LETTERS_MAX = 1000
 _LETTERS_BYTES = 1 * MIB
 
@@ -53,7 +53,7 @@ class DeadJobs:
         self.first, self.next = range
         self.deliveries = 0
         self.reason = ""
-        # Who had them last, if that is known.
+        # The last worker, if known.
         self.worker = ""
 
 
@@ -68,7 +68,7 @@ class _Letters(NamedTuple):
     def add(
         self, value: bytes | None, death: Death, headers: Mapping[str, bytes], time_us: int
     ) -> None:
-        # A letter without a value would be one that was taken back.
+        # A letter without a value would be a tombstone.
         self.values.append(value or b"")
         self.keys.append(death.letter_key)
         self.headers.append({**headers, **death_headers(death)})
@@ -104,8 +104,8 @@ class DeadLetterWriter:
         self._number = 0
 
     def store(self, dead: DeadJobs, done: Done) -> None:
-        """Publishes dead jobs as dead letters; `done` hears when they are stored, or
-        why they could not be."""
+        """Publishes dead jobs as dead letters; calls `done` when they are stored, or with the
+        error."""
         self._store_from(dead, dead.first, done)
 
     def _store_from(self, dead: DeadJobs, first: int, done: Done) -> None:
@@ -157,9 +157,9 @@ class DeadLetterWriter:
             unpacker.in_thread(work, check, checked)
 
     def _publish(self, dead_batch: _DeadBatch, first: int, *, bare: bool = False) -> None:
-        """Publishes letters of a batch's jobs from `first` on: some, and then the others. Those of
-        jobs that can't be read, or that are too large with what is added, are `bare`: they say
-        what happened and have no content."""
+        """Publishes letters for a batch's jobs from `first` on: some, and then the others. Letters
+        for jobs that can't be read, or that are too large with the added headers, are `bare`: they
+        say what happened and have no content."""
         dead, batch, fault, done = dead_batch
         bare = bare or fault is not None
         try:

@@ -1,5 +1,5 @@
-"""Which workers want which topics: each is found under the name or the pattern that it works on,
-so that a topic that appears later, or again, goes to those who want it."""
+"""Finds the workers of a topic: each is stored under its topic name or pattern, so that a topic
+that appears later, or again, goes to the right workers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class QueueFollowers:
             del self._literal[worker.target]
 
     def any_of(self, name: str) -> bool:
-        """Whether there is one who wants a topic of this name."""
+        """Whether any worker wants a topic of this name."""
         return name in self._literal or any(True for _ in self._patterns.fitting(name))
 
     def below(self, name: str) -> list[QueueWorker]:
-        """Those who want everything below a name, but not the topic of that name."""
+        """Workers that want everything below a name, but not the topic of that name."""
         return list(self._patterns.at(f"{name}.>"))
 
     def of(self, topic: BrokerTopic) -> list[QueueWorker]:
-        """Those who want the jobs of a topic."""
+        """Workers that want the jobs of a topic."""
         fitting = self._patterns.fitting(topic.name)
         by_pattern = [worker for worker in fitting if takes_part(topic, worker.target)]
         return [*self._literal.get(topic.name, ()), *by_pattern]

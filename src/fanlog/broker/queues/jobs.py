@@ -1,5 +1,5 @@
-"""What becomes of the jobs of one partition of a queue: handed out under leases, done, failed,
-given back, forgotten. Pure state: time is handed in, and whoever calls does what follows."""
+"""The state of the jobs in one partition of a queue: leased, done, failed, released, forgotten.
+Pure state: time is an argument, and the caller does the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fanlog.broker.queues.key_order import KeyOrder
 from fanlog.broker.queues.spans import JobSpan, JobState, OffsetRange, Spans, joined
 
-# Entries of a heap that mean nothing any more are cleared out once there are so many.
+# Outdated heap entries are removed when there are this many.
 _STALE_MAX = 1024
 
 
@@ -48,8 +48,8 @@ class Expired(NamedTuple):
 
 
 class InHand:
-    """How many jobs each worker has, over all partitions of its queue. Those that have fewer than
-    before are in `freed`, until the queue has looked."""
+    """The number of jobs of each worker, over all partitions of its queue. Workers with fewer jobs
+    than before are in `freed`, until the queue has looked."""
 
     __slots__ = ("counts", "freed")
 
@@ -70,7 +70,7 @@ class InHand:
 
 
 class Jobs:
-    """What changes hands is counted in `in_hand`."""
+    """`in_hand` counts the jobs of each worker."""
 
     def __init__(self, start: int, in_hand: InHand | None = None, *, ordered: bool = False) -> None:
         self.spans = Spans(start)
@@ -94,23 +94,22 @@ class Jobs:
     # Handing out
 
     def due(self, now_us: int, priority: int = 0) -> OffsetRange | None:
-        """The first jobs that wait and may go out now, all of the same state. With a priority,
-        those that have it and were handed out before."""
+        """The first waiting jobs that are due, all in the same state. With a priority, only jobs
+        with it that were handed out before."""
         heap = self._urgent.get(priority, []) if priority else self._due
         while heap and heap[0][0] <= now_us:
             due_us, first, next = heap[0]
             for span in self.spans.within(first, next):
                 if span.state is JobState.WAITING and span.due_us <= now_us:
                     found = max(first, span.first), min(next, span.next)
-                    # What is before it need not be looked at again.
+                    # Entries before it need not be checked again.
                     heapq.heapreplace(heap, (due_us, found[0], next))
                     return found
             heapq.heappop(heap)
         return None
 
     def oldest(self, now_us: int) -> OffsetRange | None:
-        """Of the jobs that wait and may go out now those that have waited longest, whatever their
-        priority."""
+        """The due jobs that have waited longest, whatever their priority."""
         found: tuple[int, OffsetRange] | None = None
         for priority in (0, *self._urgent):
             due = self.due(now_us, priority)
@@ -121,7 +120,7 @@ class Jobs:
         return None if found is None else found[1]
 
     def next_due_us(self) -> int | None:
-        """When to look again for what waits; None if nothing does."""
+        """When the next job is due; None if no job waits."""
         if not self.waiting:
             return None
         due_us = self._due[0][0] if self._due else None
@@ -161,8 +160,8 @@ class Jobs:
         priority: int = 0,
         now_us: int = 0,
     ) -> int:
-        """Hands out jobs that wait, or others that never were out; returns how often they failed
-        before. Those that are passed over wait from now on."""
+        """Leases waiting or new jobs. Returns how often they failed before. Skipped jobs wait from
+        now on."""
         failures = 0
         if first >= self.next:
             self._reach(first, now_us)
@@ -217,7 +216,7 @@ class Jobs:
                 self._wait(span, span.due_us)
 
     def finish(self, first: int, next: int) -> list[OffsetRange]:
-        """Jobs are done, whoever did them. Returns those that were done or dead before, or were
+        """Marks jobs done, by any worker. Returns those that were done or dead before, or were
         never handed out."""
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
@@ -238,7 +237,7 @@ class Jobs:
         return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
 
     def dead(self, first: int, next: int) -> list[OffsetRange]:
-        """What between the two is on its way to the dead letters."""
+        """The dead jobs in a range that are not stored yet."""
         return [
             (span.first, span.next)
             for span in self.spans.within(first, min(next, self.next))
@@ -317,8 +316,8 @@ class Jobs:
         return expired
 
     def release(self, worker: str, kept: Iterable[OffsetRange] = ()) -> int:
-        """Gives back what a worker has, but for what is kept; its failures do not rise. Returns
-        how many jobs that were."""
+        """Releases a worker's jobs, except `keep`; their failures do not rise. Returns their
+        number."""
         keep: set[int] = set()
         for first, next in joined(kept):
             keep.update(span.first for span in self.spans.cut(first, next))
@@ -331,7 +330,8 @@ class Jobs:
         return released
 
     def release_all(self, *, ordered: bool) -> None:
-        """Forgets all leases, and all order, for a queue that begins anew with what is not done."""
+        """Forgets all leases and all order, for a queue that starts again with the jobs that are
+        not done."""
         self.order = KeyOrder() if ordered else None
         for span in self.spans:
             if span.state in (JobState.LEASED, JobState.PARKED, JobState.WAITING):
@@ -364,7 +364,7 @@ class Jobs:
         ]
 
     def restore(self, done: Iterable[OffsetRange], failures: Iterable[JobFailure]) -> None:
-        """Takes in what a ledger says; `restored` ends it."""
+        """Restores state from a ledger entry; `restored` ends this."""
         for failure in failures:
             self._reach(failure.next)
             for span in self.spans.cut(failure.first, failure.next):
@@ -380,7 +380,7 @@ class Jobs:
             self.spans.tidy(first, next)
 
     def restored(self, end: int) -> None:
-        """Forgets what is past the log's end, which is not what it was, and sets the rest going."""
+        """Forgets jobs past the end of the log, which has changed, and starts the rest."""
         if self.next > end:
             kept = Spans(min(self.floor, end))
             self.waiting = 0
@@ -401,7 +401,7 @@ class Jobs:
             self._push_due(span)
 
     def _outside(self, first: int, next: int) -> list[OffsetRange]:
-        """What of a range is below the floor, or was never handed out."""
+        """The parts of a range that are below the floor, or were never handed out."""
         below = first, min(next, self.floor)
         above = max(first, self.next), next
         return [part for part in (below, above) if part[0] < part[1]]
@@ -469,7 +469,7 @@ class Jobs:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """All heaps anew, from what there is."""
+        """Rebuilds all heaps."""
         self._deadlines = [
             (s.due_us, s.first, s.next) for s in self.spans if s.state is JobState.LEASED
         ]

@@ -1,4 +1,4 @@
-"""Order per key: of the jobs with one key the first is out, and the others stand behind it."""
+"""Order per key: the first job of a key is handed out, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import deque
 
 
 class KeyOrder:
-    """A line for each key that has a job out. Who stands first in it may go to a worker; it stays
-    there, through failures too, until it is done."""
+    """A line of jobs for each key that has one handed out. The first in line may go to a worker; it
+    stays first, through failures too, until it is done."""
 
     __slots__ = ("_keys", "_lines", "parked")
 
@@ -39,13 +39,13 @@ class KeyOrder:
         return sorted(offset for offset in self._keys if first <= offset < next)
 
     def leave(self, offset: int) -> int | None:
-        """A job is done; which one of its key may go out now, if there is one that could not."""
+        """A job is done. Returns the next job of its key that may go out now, if one waited."""
         key = self._keys.pop(offset, None)
         if key is None:
             return None
         line = self._lines[key]
         if line[0] != offset:
-            # It was acked while it stood behind: it is passed over when its turn comes.
+            # It was acked while it waited in line: it is skipped when its turn comes.
             self.parked -= 1
             return None
         line.popleft()

@@ -20,15 +20,15 @@ _DELAY_US_MAX = 86_400 * SECOND_US
 
 
 class StoredQueuePartition(NamedTuple):
-    """One partition's jobs, as they come back. The number tells its topic from another that has
-    got its name since."""
+    """One partition's restored jobs. The number distinguishes its topic from a later one of the
+    same name."""
 
     topic: str
     partition: int
     number: int
     sequence: int
     jobs: Jobs
-    # How far the ledger went where the log has parted from what the queue knew.
+    # The ledger's last offset, if the log was truncated since.
     reach: int = 0
 
 
@@ -56,8 +56,8 @@ class _Failure(NamedTuple):
 
 
 class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What happened in a partition. With a floor it is all that there is to know. `epoch` is the
-    broker's when it was written; 0: of before epochs were kept."""
+    """Changes in a partition. With a floor it is the complete state. `epoch` is the broker's when
+    it was written; 0 means before epochs were kept."""
 
     number: int
     floor: int | None
@@ -67,7 +67,7 @@ class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def reach(self) -> int:
-        """The offset behind all that this is about."""
+        """The offset after the last job of this entry."""
         return max(
             self.floor or 0,
             max((next for _, next in self.done), default=0),
@@ -75,7 +75,7 @@ class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def until(self, end: int) -> _PartitionEntry:
-        """The same without what is at or past an offset."""
+        """The same without jobs at or past an offset."""
         if self.reach <= end:
             return self
         end = max(0, end)
@@ -100,7 +100,7 @@ class _Queue(msgspec.Struct, frozen=True, array_like=True):
 # A queue's own entry has no topic; each of a partition's has a sequence of its own, because each
 # counts.
 _PartitionKey = tuple[str, str, int, int]
-# What it means that entries are lost.
+# The effect of lost entries, for users.
 _LOSS = (
     "jobs that were done or have failed since may be handed out again, and a queue without an "
     "entry in a topic begins with the topic's earliest message"

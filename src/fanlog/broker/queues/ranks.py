@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """Of partitions that have the same priority, the one that was put here first is the next."""
+    """Of several partitions with the same priority, the one added first is next."""
 
     __slots__ = ("_by_priority", "_tops")
 
@@ -22,7 +22,7 @@ class Ranks:
         self._tops: dict[QueuePartition, int] = {}
 
     def put(self, part: QueuePartition, now_us: int) -> None:
-        """Puts a queue partition behind the others of its priority, which may have changed."""
+        """Moves a partition to the end of its priority, which may have changed."""
         self.drop(part)
         top = self._tops[part] = part.top(now_us) if part.is_ranked else 0
         self._by_priority[top][part] = None

@@ -1,4 +1,4 @@
-"""What operators see of a queue, and what a reset would do to it."""
+"""A queue as operators see it, and the effect of a reset."""
 
 from __future__ import annotations
 
@@ -74,8 +74,7 @@ async def _describe_partition(
 
 
 def _urgent(part: QueuePartition) -> dict[int, int]:
-    """How many jobs wait, by their priority: those that were handed out before, and those that
-    never were."""
+    """Number of waiting jobs by priority: handed out before, and new."""
     counts: dict[int, int] = {}
     for span in part.jobs.spans if part.ahead is not None else ():
         if span.state is JobState.WAITING and span.priority:

@@ -20,8 +20,8 @@ _SALT = secrets.token_bytes(8)
 
 
 def retry_delay_us(settings: QueueSettings, failures: int, place: tuple[int, int, int]) -> int:
-    """The wait after so many failures of the job at a place: topic number, partition and offset.
-    Asked twice it says the same, so that what is stored is what happens."""
+    """The wait after `failures` failures of a job at topic number, partition and offset. The same
+    arguments give the same result, so that the stored time is the real one."""
     steps = min(max(failures, 1) - 1, _STEPS_MAX)
     longest = settings.retry_delay_seconds * settings.retry_factor**steps
     delay_us = round(min(longest, settings.retry_max_seconds) * 1e6)

@@ -1,4 +1,4 @@
-"""What a queue allows: names, settings, which topics take part, and where it begins in them."""
+"""Checks of a queue: names, settings, its topics, and its start in them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_names(wanted: Work, options: BrokerOptions) -> None:
 def changed_queue_settings(
     settings: QueueSettings, given: dict[str, int | float | str | bool]
 ) -> QueueSettings:
-    """The settings with what is given in place of theirs, or an error that says what is wrong."""
+    """The settings with the given changes. Raises an error that names the invalid setting."""
     chosen = changed("queue", settings, given)
     if chosen.dead_letter:
         check_public_name(chosen.dead_letter)

@@ -1,6 +1,6 @@
-"""The jobs of one partition as spans: neighbouring records that are in the same state. Spans lie
-side by side from `floor`, below which all is done, up to `next`, from where on nothing was handed
-out. So memory follows what is in flight, not what was published."""
+"""The jobs of one partition as spans: neighbouring records in the same state. Spans cover all
+offsets from `floor`, below which everything is done, up to `next`, from where on nothing was handed
+out. So memory grows with the jobs in flight, not with the published ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OffsetRange = tuple[int, int]
 class JobState(IntEnum):
     DONE = 0
     LEASED = 1
-    # To be handed out (again), once `due_us` has come.
+    # Waits to be handed out (again) at `due_us`.
     WAITING = 2
-    # Behind another job of its key.
+    # Waits for another job of its key.
     PARKED = 3
     # On its way into the dead-letter topic.
     DEAD = 4
@@ -89,7 +89,7 @@ class Spans:
         return iter(self._spans)
 
     def append(self, span: JobSpan) -> JobSpan:
-        """Puts a span that begins at `next` behind all others."""
+        """Appends a span that begins at `next`."""
         self._firsts.append(span.first)
         self._spans.append(span)
         self.next = span.next
@@ -108,7 +108,7 @@ class Spans:
             i += 1
 
     def cut(self, first: int, next: int) -> list[JobSpan]:
-        """Spans that cover exactly what is between the two, as far as there are any."""
+        """Splits spans at both ends of a range, and returns those inside."""
         first, next = max(first, self.floor), min(next, self.next)
         if first >= next:
             return []
@@ -158,7 +158,7 @@ class Spans:
 
 
 def joined(ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """The same offsets in as few ranges as they need."""
+    """Merges ranges: the same offsets in as few as possible."""
     current: OffsetRange | None = None
     for first, next in sorted(ranges):
         if current is None or first > current[1]:

@@ -40,11 +40,11 @@ _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_value = msgspec.msgpack.Decoder(_Value).decode
 
 
-# Names of which a snapshot takes a list at once.
+# Names that a snapshot lists at once.
 _NAMES_A_PAGE = 200
-# Positions that are dropped, and written down, together.
+# Positions dropped in one write.
 _DROPPED_A_STEP = 200
-# What it means that entries are lost.
+# The effect of lost entries, for users.
 _LOSS = (
     "groups and durable names get messages again from their last intact commit on, and where they "
     "have none from the earliest message on"
@@ -62,7 +62,7 @@ class _Promise:
     def __init__(self, position: Position, mark: str, before: Position | None) -> None:
         self.position = position
         self.mark = mark
-        # What readers see until it is durable, if that was promised, too.
+        # The value that readers see until it is durable, including promised positions.
         self.before = before
         self.durable = False
         self.overtaken = False
@@ -97,8 +97,8 @@ class DurableNames:
                     self._drop(name, place)
 
     def _counts(self, position: Position) -> bool:
-        """Whether a position is of the topic that has its name now. Topics in memory get new
-        numbers with every start; for them the epoch tells."""
+        """Whether a position belongs to the current topic of this name. Memory topics get new
+        numbers with every start; for them the epoch decides."""
         if position.number in self._dead:
             return False
         if not _outlives_starts(position.number):
@@ -129,8 +129,8 @@ class DurableNames:
         return names | coming
 
     def may_have_lost(self, topic: int) -> bool:
-        """Whether there may have been positions in a topic of this number that are lost: then who
-        has none there must not leave anything out."""
+        """Whether positions in a topic of this number may be lost: then a reader without one must
+        not skip anything."""
         return self._ledger.may_have_lost(topic)
 
     def positions(self, name: str) -> tuple[Position, ...]:
@@ -145,7 +145,7 @@ class DurableNames:
         return tuple(position for position in known.values() if self._counts(position))
 
     def committed(self, name: str) -> list[Position]:
-        """The positions that are committed, without those that are only promised."""
+        """Committed positions, without promised ones."""
         return [
             position for position in self._names.get(name, {}).values() if self._counts(position)
         ]
@@ -155,14 +155,14 @@ class DurableNames:
         return next(self.each_committed(name), None) is not None
 
     def each_committed(self, name: str) -> Iterator[Position]:
-        """The same, one after the other: they may change meanwhile."""
+        """The same as an iterator: positions may change meanwhile."""
         for place in list(self._names.get(name, ())):
             position = self._names.get(name, {}).get(place)
             if position is not None and self._counts(position):
                 yield position
 
     def names_beside(self, topic: str) -> list[str]:
-        """The names that have positions in a topic of this name, or in one that had it before."""
+        """Names with positions in a topic of this name, or in an earlier one of the name."""
         return list(self._in_topic.get(topic, ()))
 
     def position(self, name: str, topic: str, partition: int) -> Position | None:
@@ -206,7 +206,7 @@ class DurableNames:
     def commit(
         self, commits: Iterable[tuple[str, tuple[Position, ...]]], done: Done | None = None
     ) -> None:
-        """Commits positions of names, all or none of them. They are in effect when `done` runs."""
+        """Commits positions of names, all or none. They are in effect when `done` runs."""
         wanted = [(name, position) for name, positions in commits for position in positions]
         promised = self._promises_at([(n, p.topic, p.partition) for n, p in wanted])
         overtaken = self._overtaken(
@@ -235,7 +235,7 @@ class DurableNames:
         return bool(position.number) and self._number_of(position.topic) != position.number
 
     def forget(self, *names: str, done: Done | None = None) -> None:
-        """Takes the names' positions back, and those that are on their way to the disk."""
+        """Deletes the names' positions, also those on their way to the disk."""
         forgotten = frozenset(names)
         places = dict.fromkeys(
             [(name, *place) for name in forgotten for place in self._names.get(name, {})]
@@ -305,13 +305,13 @@ class DurableNames:
         return {key: self._promised[key] for key in keys if key in self._promised}
 
     def _drop_promises(self, promised: dict[_PositionKey, _Promise]) -> None:
-        """Drops promises, but not others that were made at the same keys since."""
+        """Drops promises, but not later ones at the same keys."""
         for key, promise in promised.items():
             if self._promised.get(key) is promise:
                 del self._promised[key]
 
     def _overtaken(self, keys: Iterable[_PositionKey]) -> list[tuple[str, Position]]:
-        """What is to be written if the promises there are, if any, count no more."""
+        """The entries to write if the current promises are dropped."""
         return [
             (promised.mark, Position(_overtaken_topic(key[0], key[1]), key[2], 0))
             for key in keys
@@ -343,7 +343,7 @@ class DurableNames:
         gone = [place for place, position in found if position.number in (0, number)]
         for place in gone:
             self._drop(name, place)
-        # Where a newer one is on its way to the disk, that takes the place of this.
+        # A newer one on its way to the disk replaces this one.
         erased = [place for place in gone if (name, *place) not in self._pending]
         if erased:
             self._ledger.write_or_owe([(_key(name, *place), None) for place in erased])

@@ -27,7 +27,7 @@ logger = logging.getLogger("fanlog.broker")
 
 
 class InternalTopics:
-    """What a `LedgerHost` does."""
+    """The implementation of `LedgerHost`."""
 
     def __init__(self, store: LogStore, catalog: Catalog, turns: Turns, runtime: Runtime) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class InternalTopics:
         self._ledgers: dict[str, Ledger] = {}
         self._ends: dict[str, int] = {}
         self._losses = LossNotes(store.folder or "")
-        # Entries that were handed to group commit, and those that it has answered for.
+        # Entries given to group commit, and entries that it has completed.
         self._written = 0
         self._answered = 0
         self._waiting: deque[tuple[int, Done]] = deque()
@@ -64,7 +64,7 @@ class InternalTopics:
         return made
 
     def make_kept(self, name: str, settings: TopicSettings) -> Partition:
-        """The same, but where nothing is kept on disk the topic lives in memory."""
+        """The same, but without a data folder the topic lives in memory."""
         made = self.make_internal(name, settings)
         if made is not None:
             return made
@@ -136,7 +136,7 @@ class InternalTopics:
             try:
                 tell(self._fault)
             except Exception:
-                # One that fails must not keep the others from hearing.
+                # One that fails must not stop the others.
                 logger.exception("What waited for a ledger failed.")
 
     def when_durable(self, done: Done) -> None:
@@ -159,7 +159,7 @@ class InternalTopics:
         except OSError as fault:
             if is_temporary(fault):
                 raise write_error(fault, partition.name, "Syncing") from fault
-            # The kernel tells of a lost write only once: the next sync would say that all is well.
+            # The kernel reports a lost write only once: the next sync would succeed.
             error = write_error(fault, partition.name, "Syncing")
             partition.log.fail(error)
             raise error from fault
@@ -167,7 +167,7 @@ class InternalTopics:
     # What was lost
 
     def load(self) -> None:
-        """Takes in what is known about ledgers before they are read."""
+        """Loads the known losses before ledgers are read."""
         if self._store.folder is not None:
             self._ends = load_ends(self._store.folder)
             self._losses.load()
@@ -203,7 +203,7 @@ class InternalTopics:
             logger.error("%s", write_error(fault, path))
 
     def losses(self) -> list[str]:
-        """What ledgers have lost, a sentence each, until somebody clears it."""
+        """Losses of ledgers that are not cleared, one sentence each."""
         return [loss.sentence for loss in self._losses.current()]
 
     def may_have_lost(self, ledger: str, topic: int) -> bool:

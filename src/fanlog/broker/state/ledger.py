@@ -35,7 +35,7 @@ LEDGER_SETTINGS = TopicSettings(
 )
 _SNAPSHOT_AFTER_RECORDS = 20_000
 _SNAPSHOT_AFTER_BYTES = 4096 * KIB
-# What is written at once: about a millisecond of the loop.
+# Entries written at once: about a millisecond of the loop.
 _SLICE_RECORDS = 1000
 _SLICE_BYTES = 256 * KIB
 
@@ -62,7 +62,7 @@ class LedgerHost(Protocol):
         ...
 
     def sync_internal_now(self, partition: Partition) -> None:
-        """Makes all that was written durable. Blocks: for a start."""
+        """Makes everything written durable. Blocks: for a start."""
         ...
 
     def soon(self, call: Callable[[], None], /) -> object:
@@ -74,22 +74,22 @@ class LedgerHost(Protocol):
         ...
 
     def loaded(self, ledger: Ledger) -> None:
-        """A ledger was read; the host has it repaired when all are."""
+        """A ledger was read. The host repairs it when all ledgers are read."""
         ...
 
     def may_have_lost(self, ledger: str, topic: int) -> bool:
-        """Whether a ledger has lost entries, and nobody has cleared that, that may be about a
-        topic of this number."""
+        """Whether a ledger has lost entries, not cleared yet, that may be about a topic of this
+        number."""
         ...
 
     def report_loss(self, name: str, said: str, partition: Partition | None, before: int) -> None:
-        """Says what was lost for as long as nobody clears it, and puts the log's segments that
-        end by offset `before` aside."""
+        """Reports the loss until it is cleared, and sets the log's segments that end by offset
+        `before` aside."""
         ...
 
 
 class _Snapshot:
-    """One that is being written: all that counts is behind `begins_at` once it has ended."""
+    """A snapshot in progress. When it ends, all valid entries are at or after `begins_at`."""
 
     def __init__(self, begins_at: int, entries: Iterable[tuple[bytes, bytes]]) -> None:
         self.begins_at = begins_at
@@ -153,8 +153,8 @@ class Ledger:
     # At a start
 
     def load(self, take: TakeEntry) -> None:
-        """Hands every entry to `take`, in the order they were written. Never raises: what can't
-        be read, or is not understood, is counted in `lost`."""
+        """Calls `take` with every entry, in the order of writing. Never raises: entries that can't
+        be read or understood are counted in `lost`."""
         partition = self._host.find_internal(self.name)
         end_known = self._host.end_known(self.name)
         self._host.loaded(self)
@@ -176,8 +176,8 @@ class Ledger:
             logger.warning("%s is not made smaller now: %s", self.name, fault)
 
     def repair(self) -> None:
-        """Where something was lost: writes what was recovered once more, has the damaged files
-        put aside, and reports it. Blocks, and never raises."""
+        """After a loss: writes the recovered entries again, sets the damaged files aside, and
+        reports the loss. Blocks, and never raises."""
         if not self.lost and not self._unmarked:
             return
         partition = self._host.find_internal(self.name)
@@ -224,8 +224,8 @@ class Ledger:
         del self._owed[:owed]
 
     def write_or_owe(self, entries: Sequence[Entry]) -> None:
-        """The same for what has happened already: if there is no room now, it is written before
-        the next entry."""
+        """The same for something that has already happened: if there is no room now, it is written
+        before the next entry."""
         try:
             self.write(entries)
         except DiskFullError as fault:
@@ -274,7 +274,7 @@ class Ledger:
 
     def _begin_snapshot(self, partition: Partition) -> None:
         self._records = self._bytes = 0
-        # What has not taken effect yet is behind it.
+        # Entries that have not taken effect are after it.
         self._snapshot = snapshot = _Snapshot(partition.visible_end, self._everything())
         self._host.soon(lambda: self._write_slice(partition, snapshot))
 
@@ -308,7 +308,7 @@ class Ledger:
             self._give_up(snapshot, fault)
 
     def _give_up(self, snapshot: _Snapshot, fault: FanlogError) -> None:
-        """Without its mark a snapshot is only so many entries that say what others have said."""
+        """Without its end mark a snapshot is only a set of repeated entries."""
         logger.warning("%s is not made smaller now: %s", self.name, fault)
         if self._snapshot is snapshot:
             self._snapshot = None

@@ -1,8 +1,8 @@
-"""Named producers: who publishes under a name, and who no longer may.
+"""Named producers: the client that may publish under a name.
 
-A name has an id and an epoch, kept in a ledger. To register it again raises the epoch and shuts
-out whoever had it before, at once and without a look at every batch: all partitions forget the
-id, and a batch of a producer that its partition does not know is looked up here.
+A name has an id and an epoch, kept in a ledger. A new registration raises the epoch and fences the
+earlier client, at once and without a check of every batch: all partitions forget the id, and a
+batch of a producer unknown to its partition is looked up here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTE
 
 # Names that are looked at, and forgotten, together.
 _EXPIRED_A_STEP = 200
-# What it means that entries are lost.
+# The effect of lost entries, for users.
 _LOSS = (
     "a producer with a name may have been shut out by one of them, so that all that were there are "
     "refused, until they are started again"
@@ -30,7 +30,7 @@ _LOSS = (
 
 
 class _Registration(msgspec.Struct, frozen=True, array_like=True):
-    """`used_up` is an id that has come to its last epoch, and may never publish again."""
+    """`used_up` marks an id that has reached its last epoch, and may never publish again."""
 
     id: int
     epoch: int
@@ -50,18 +50,18 @@ class NamedProducers:
         self._names: dict[str, _Registration] = {}
         # Registrations that are written, and have not taken effect.
         self._pending: dict[str, _Registration] = {}
-        # When each was last seen, by the monotonic clock; the ledger has it by the wall clock.
+        # The last time that each was seen, by the monotonic clock; the ledger has the wall clock.
         self._seen_us: dict[str, int] = {}
         self._connections: dict[str, int] = {}
-        # By id: the lowest epoch that may publish, and where somebody did.
+        # By id: the lowest epoch that may publish, and the partitions with its batches.
         self._epochs: dict[int, int] = {}
         self._name_of: dict[int, str] = {}
         self._partitions: dict[int, dict[Partition, None]] = {}
         self._everywhere: Collection[Partition] = ()
 
     def load(self, partitions: Collection[Partition]) -> None:
-        """Brings the names back. `partitions` are all that there are at any time; they must not
-        go on with those who were shut out."""
+        """Restores the names. `partitions` returns all current ones; they must not continue with
+        fenced producers."""
         self._ledger.load(self._take)
         self._catch_up(partitions)
         for name, known in self._names.items():
@@ -74,8 +74,8 @@ class NamedProducers:
             self._shut_out(producer_id)
 
     def _catch_up(self, partitions: Collection[Partition]) -> None:
-        """Epochs never go back: one that a log has seen counts, and behind lost entries nobody
-        knows who was shut out, so that all have to register again."""
+        """Epochs never go back: an epoch that a log has seen counts. After lost entries nobody
+        knows who was fenced, so all have to register again."""
         seen: dict[int, int] = {}
         for partition in partitions:
             for id in self._epochs.keys() & (partition.producers or {}).keys():
@@ -100,7 +100,7 @@ class NamedProducers:
     # Who may publish
 
     def check(self, producer_id: int, epoch: int) -> None:
-        """Refuses a producer whose name was registered by somebody else since."""
+        """Refuses a producer whose name another client has registered since."""
         newest = self._epochs.get(producer_id)
         if newest is not None and epoch < newest:
             raise FencedError(
@@ -116,7 +116,8 @@ class NamedProducers:
     # Names
 
     def register(self, wanted: RegisterProducer) -> ProducerRegistered:
-        """The name's id with its next epoch; or, for whoever says which it had, with the same."""
+        """The name's id with its next epoch; or with the same one, for a client that names its
+        epoch."""
         name = wanted.name
         if not 1 <= len(name.encode(errors="replace")) <= PRODUCER_NAME_BYTES_MAX:
             raise InvalidArgumentError(
@@ -141,7 +142,7 @@ class NamedProducers:
     def _write(
         self, name: str, chosen: _Registration, known: _Registration | None, *, come_back: bool
     ) -> None:
-        """Registers when that is durable: until then whoever had the name may publish."""
+        """Registers when the entry is durable: until then the earlier client may publish."""
 
         def durable(fault: FanlogError | None) -> None:
             if self._pending.get(name) is chosen:
@@ -185,7 +186,7 @@ class NamedProducers:
                 return found
 
     def _renewed(self, known: _Registration | None, wanted: RegisterProducer) -> _Registration:
-        """A producer that comes back. Where its name is forgotten it takes what it had."""
+        """A producer that comes back. If its name is forgotten, it keeps its id and epoch."""
         if (
             not 0 < wanted.id <= PRODUCER_ID_MAX
             or not 0 < wanted.epoch <= PRODUCER_EPOCH_MAX
@@ -220,7 +221,7 @@ class NamedProducers:
                 del seen[partition]
 
     def _look_for(self, producer_id: int) -> None:
-        """Where a producer has published whose name was forgotten meanwhile."""
+        """The partitions of a producer whose name was forgotten meanwhile."""
         for partition in self._everywhere:
             if producer_id in (partition.producers or {}):
                 self.seen_in(producer_id, partition)
@@ -237,7 +238,7 @@ class NamedProducers:
             self._connections[name] = connections
             return
         known = self._names.get(name)
-        # A registration on its way says when the name was seen.
+        # A pending registration has the time when the name was seen.
         if known is not None and name not in self._pending:
             seen = msgspec.structs.replace(known, seen_us=self._clocks.now_us())
             self._set(name, seen)

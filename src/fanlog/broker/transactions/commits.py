@@ -1,9 +1,9 @@
 """Committed transactions on their way into the logs.
 
-A transaction is committed in the moment that its intent, all that it will do in one entry, is in
-the ledger. From then on nothing takes it back; it is only done, now or after a restart. Each
-transaction is a producer of its own, so that what is done twice is stored once. When all of it is
-stored, a checkpoint puts its id among those that are known and drops the intent.
+A transaction is committed when its intent, one entry with everything that it will do, is in the
+ledger. After that it is final; it is only executed, now or after a restart. Each transaction is its
+own producer, so that a repeated execution stores it once. When all of it is stored, a checkpoint
+adds its id to the known ones and drops the intent.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 _SECOND_US = 1_000_000
-# What is read of a file, and handed to the intake, at once.
+# Bytes of a file that go to the intake at once.
 _PIECE_BYTES = 4 * MIB
-# What it means that entries are lost.
+# The effect of lost entries, for users.
 _LOSS = (
     "a transaction that was being stored when the broker stopped may be missing, or stored in part"
 )
-# A checkpoint comes after a second, or when so much would have to be done again.
+# A checkpoint comes after a second, or when this much would have to be repeated.
 _CHECKPOINT_COUNT = 1000
 _CHECKPOINT_BYTES = 8 * MIB
 
@@ -75,7 +75,7 @@ class TransactionCommits:
         self._folder = folder
         self._ids = CommittedIds(broker.internal, options, runtime)
         self._ledger = Ledger(broker.internal, "transactions", self._everything, _LOSS)
-        # By id: all whose intent still counts.
+        # By id: transactions with a valid intent.
         self._commits: dict[str, TransactionCommit] = {}
         self._stuck: list[TransactionCommit] = []
         self._stored: list[TransactionCommit] = []
@@ -87,8 +87,8 @@ class TransactionCommits:
     # What is on disk
 
     def load(self) -> None:
-        """Does again what was committed and may not be stored. What is small is in the logs on
-        return; what is large goes on while the broker serves."""
+        """Repeats committed transactions that may not be stored. Small ones are in the logs on
+        return; large ones continue while the broker serves."""
         self._ids.load()
         intents: dict[str, Intent] = {}
 
@@ -132,7 +132,7 @@ class TransactionCommits:
         return commit
 
     def _sweep(self, tickets: set[str]) -> None:
-        """Removes what transactions have left that are over: files, marks and producers."""
+        """Removes the files, marks and producers of finished transactions."""
         if self._folder:
             sweep_staged(self._folder, tickets)
         durable = self._broker.durable
@@ -157,7 +157,7 @@ class TransactionCommits:
         return id in self._commits or id in self._ids
 
     def when_stored(self, id: str, tell: CommitDone) -> None:
-        """Tells that an id was committed already, as soon as all of it is stored."""
+        """Answers that an id was committed before, as soon as all of it is stored."""
         commit = self._commits.get(id)
         already = TransactionCommitted(id, already=True)
         if commit is None or commit.stored:
@@ -170,7 +170,7 @@ class TransactionCommits:
             )
 
     def begin(self, commit: TransactionCommit, tell: CommitDone) -> None:
-        """Commits. Raises what the ledger raises; then it is not committed."""
+        """Commits. Raises the ledger's error; then it is not committed."""
         intent = commit.intent
 
         def durable(fault: FanlogError | None) -> None:
@@ -181,7 +181,7 @@ class TransactionCommits:
             self._broker.durable.promises_durable(commit.mark)
             self._resume(commit)
 
-        # Its id is taken from now on. Nobody sees more of it before its entry is durable.
+        # Its id is taken from now on. Nothing else of it is visible before its entry is durable.
         self._commits[intent.id] = commit
         commit.waiting.append(tell)
         try:

@@ -1,5 +1,5 @@
-"""What a committed transaction does, and how far that is: the intent, as the ledger keeps it, and
-its bytes on their way through the intake."""
+"""A committed transaction and its progress: the intent, as the ledger keeps it, and its bytes on
+their way through the intake."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARK = (Position(*MARK_AT, 0),)
 
 
 class StagedPart(msgspec.Struct, frozen=True, array_like=True):
-    """What was staged under one ticket, by a producer of its own: batches, here or in a file."""
+    """Batches staged under one ticket, by their own producer: in memory or in a file."""
 
     ticket: str
     producer_id: int
@@ -41,8 +41,8 @@ class StagedPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """What a transaction does: the batches of its parts, and positions of durable names. One that
-    is the broker's `own` is never asked for again: its id is not kept."""
+    """The content of a transaction: the batches of its parts, and positions of durable names. The
+    broker's `own` transaction is never repeated by a client: its id is not kept."""
 
     id: str
     parts: tuple[StagedPart, ...]
@@ -63,9 +63,9 @@ decode_intent = msgspec.msgpack.Decoder(Intent).decode
 
 
 class TransactionCommit:
-    """A committed transaction, until it is known to be stored for good. `pieces` are what is
-    missing, in the order of its parts: files, of which the first is stored up to `at`, and what is
-    in memory between two of them, which goes at once. `staged` are the files by ticket."""
+    """A committed transaction, until it is known to be stored. `pieces` has the missing batches, in
+    the order of its parts: files, of which the first is stored up to `at`, and batches in memory
+    between two of them, which go at once. `staged` has the files by ticket."""
 
     __slots__ = (
         "at",
@@ -96,9 +96,8 @@ class TransactionCommit:
 
     @property
     def mark(self) -> str:
-        """Under this name the positions' own ledger says that it has them, in one entry with
-        them: to commit them once more after a restart would undo what came behind, be it a
-        commit or a reset."""
+        """The mark under which the positions' ledger records, in the same entry, that it has them:
+        to commit them again after a restart would undo a later commit or reset."""
         return TRANSACTION_PREFIX + self.ticket
 
     def answer(self, outcome: TransactionCommitted | FanlogError) -> None:
@@ -118,7 +117,7 @@ def _in_order(intent: Intent, staged: Mapping[str, StagedBytes]) -> deque[bytes 
 
 
 class BatchAnswers:
-    """The origin of a piece's batches: hears when all of them are answered for."""
+    """The origin of a piece's batches: calls back when all of them are answered."""
 
     def __init__(self, batches: int, done: Callable[[FanlogError | None], None]) -> None:
         self._missing = batches
@@ -137,7 +136,7 @@ class BatchAnswers:
         error: FanlogError,
     ) -> None:
         gone = isinstance(error, TopicNotFoundError | TopicDeletedError)
-        # Stored so long ago that nobody remembers where.
+        # Stored so long ago that its offset is forgotten.
         stored = isinstance(error, OutOfSequenceError) and expected_sequence > first_sequence
         if not gone and not stored and self._fault is None:
             self._fault = error

@@ -1,8 +1,8 @@
-"""Transactions that are open: begun, staged by whoever has the ticket, and not yet decided.
+"""Open transactions: begun, staged by clients with the ticket, and not yet decided.
 
-They live in memory, and in files past a size; they do not outlive the broker. What is staged has
-been looked at like what is published, and carries its producer's numbers already, so that a
-commit has nothing left to do but to say yes.
+They live in memory, and in files past a size; they do not outlive the broker. Staged batches have
+the same checks as published ones, and already carry their producer's numbers, so that a transaction
+commit only has to decide.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ logger = logging.getLogger("fanlog.broker")
 
 TICKET_BYTES = 16
 _SECOND_US = 1_000_000
-# Open ones whose age an overview asks for.
+# Open ones whose age an overview shows.
 _OLDEST = 100
-# What a member has of some partitions: others if it has lost and got one since.
+# A member's ownership of partitions: it differs if one was lost and granted again.
 Owners = tuple[object, ...]
 
 
 class _Open:
-    """One that is not decided. `numbers` counts each stager's batches, `sequences` the records of
-    each partition."""
+    """An open transaction. `numbers` counts each stager's batches, `sequences` the records of each
+    partition."""
 
     __slots__ = (
         "active_us",
@@ -89,7 +89,7 @@ class _Open:
         self.timeout_us = timeout_us
         self.active_us = 0
         self.begun_us = 0
-        # Who has begun it, and what that client calls itself.
+        # The client that began it, and its name.
         self.who = Identity()
         self.client = ""
         self.deciding = False
@@ -98,7 +98,7 @@ class _Open:
         self.sequences: dict[int, int] = {}
 
     def part(self) -> StagedPart:
-        """All that was staged, as an intent has it."""
+        """All staged batches, in the form of an intent."""
         staged = self.staged
         return StagedPart(
             ticket=self.ticket,
@@ -130,7 +130,7 @@ class Transactions:
         self._check_owner = check_owner
         self._commits = TransactionCommits(broker, intake, options, runtime, self._folder)
         self._open: dict[str, _Open] = {}
-        # By id: who else wants to commit it while a file is being synced.
+        # By id: further commit requests while a file is being synced.
         self._deciding: dict[str, list[tuple[CommitTransaction, CommitDone]]] = {}
         self._memory_bytes = 0
         self._looked_us = 0
@@ -159,7 +159,7 @@ class Transactions:
     def begin(
         self, wanted: BeginTransaction, who: Identity | None = None, client: str = ""
     ) -> TransactionBegun:
-        """Opens a transaction; with a ticket, says which one that is."""
+        """Opens a transaction; with a ticket, returns that one."""
         if wanted.ticket:
             transaction = self._find(wanted.ticket)
         else:
@@ -188,8 +188,8 @@ class Transactions:
         return transaction
 
     def stage(self, ticket: str, data: bytes, origin: object = None) -> None:
-        """Takes whole batches, all or none. What a stager has brought before is left out. Raises
-        `NotYetError` if the origin has to bring them again."""
+        """Stages whole batches, all or none. Batches that the stager has already sent are skipped.
+        Raises `NotYetError` if the origin has to send them again."""
         transaction = self._find(ticket)
         numbers: dict[int, int] = {}
         sequences: dict[int, int] = {}
@@ -275,7 +275,7 @@ class Transactions:
     # For people
 
     def listed(self) -> Iterator[TransactionInfo]:
-        """The open ones, the oldest first. Whoever goes through them slowly takes a list first."""
+        """Open transactions, oldest first. Copy the list to iterate over it in slices."""
         now_us = self._runtime.monotonic_us()
         partitions = self._broker.catalog.partitions
         return (transaction_info(one, partitions, now_us) for one in list(self._open.values()))
@@ -287,7 +287,7 @@ class Transactions:
         return [(shown_id(one), (now_us - one.begun_us) / _SECOND_US) for one in some]
 
     def abort_listed(self, number: str) -> bool:
-        """Aborts the one that a list shows under this number; whether there was one."""
+        """Aborts the transaction with this number in lists; whether there was one."""
         for transaction in self._open.values():
             if public_number(transaction.ticket) == number:
                 self.abort(transaction.ticket)
@@ -297,7 +297,7 @@ class Transactions:
     # The end
 
     def abort(self, ticket: str) -> None:
-        """Forgets what was staged. One that is not there has been aborted before."""
+        """Drops the staged batches. A transaction that does not exist was aborted before."""
         transaction = self._open.get(ticket)
         if transaction is None:
             return
@@ -320,15 +320,15 @@ class Transactions:
                 self._drop(transaction)
 
     def commit(self, wanted: CommitTransaction, tell: CommitDone) -> None:
-        """Commits what was staged under the tickets, unless the id was committed before. `tell`
-        hears of it when all is stored, or why it was not committed."""
+        """Commits the batches staged under the tickets, unless the id was committed before. Calls
+        `tell` when everything is stored, or with the reason why it was not committed."""
         try:
             self._commit(wanted, tell)
         except FanlogError as fault:
             tell(fault)
 
     def staged_topics(self, wanted: CommitTransaction) -> list[BrokerTopic]:
-        """The topics of what was staged under the tickets, as far as they are there."""
+        """The existing topics of batches staged under the tickets."""
         open_ones = [self._open.get(ticket) for ticket in (wanted.ticket, *wanted.tickets)]
         keys = {key for one in open_ones if one is not None for key in one.sequences}
         partitions = self._broker.catalog.partitions
@@ -343,15 +343,15 @@ class Transactions:
         partitions: tuple[int, ...],
         tell: CommitDone,
     ) -> None:
-        """Commits batches of the broker's own, numbered from 0 in each of their partitions. Raises
-        why it is not committed. From then on nothing takes it back: `tell` hears when all of it is
-        stored, or that only a restart will store it."""
+        """Commits batches of the broker itself, numbered from 0 in each partition. Raises if it is
+        not committed. After that it is final: `tell` is called when everything is stored, or if
+        only a restart will store it."""
         ticket = secrets.token_hex(TICKET_BYTES)
         part = StagedPart(ticket, producer_id, records, partitions, data)
         self._commits.begin(TransactionCommit(ticket, Intent(ticket, (part,), own=True), {}), tell)
 
     def unstored_own(self) -> list[bytes]:
-        """What `commit_own` has committed, and is not in the logs yet."""
+        """Batches of `commit_own` that are not in the logs yet."""
         return self._commits.unstored_own()
 
     def _commit(self, wanted: CommitTransaction, tell: CommitDone) -> None:
@@ -384,8 +384,8 @@ class Transactions:
         *,
         spill: bool,
     ) -> None:
-        """What an intent refers to must be safe before the intent is. Who has the partitions whose
-        positions are to be committed must have had them all the time."""
+        """Everything that an intent refers to must be durable before the intent. The owner of the
+        partitions with committed positions must have owned them all the time."""
         owners = self._owners(parts, wanted.offsets)
         self._deciding[id] = []
         before = sum(part.staged.memory_bytes for part in parts)
@@ -393,7 +393,7 @@ class Transactions:
             part.deciding = True
 
         def sync() -> None:
-            # Nobody else touches a part that is being decided on.
+            # A part that is being decided is not changed.
             for part in parts:
                 if spill:
                     part.staged.spill()
@@ -420,7 +420,7 @@ class Transactions:
         self._runtime.in_background(sync, synced)
 
     def _owners(self, parts: list[_Open], offsets: tuple[GroupOffsets, ...]) -> list[Owners]:
-        """What its members have of the partitions now. Who has lost one can't commit."""
+        """The members' ownership of the partitions now. A member that has lost one can't commit."""
         try:
             return [self._check_owner(wanted) for wanted in offsets]
         except FencedError:
