@@ -23,7 +23,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-long test-secured check style format docs docs-serve power simulate bench dist servers clean
+.PHONY: help run test test-fast test-long test-secured check style format docs docs-serve power simulate bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test: style servers ## Run every check and every test but the long ones (ARGS="-
 	wait $$types || status=$$?; \
 	cat $(VENV)/types.txt; \
 	exit $$status
+
+test-fast: style ## Run every check but types, and the tests that take seconds and start no other program
+	$(BIN)/python -m pytest --fast --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 test-long: style servers ## Run the tests that take minutes each, most of them with Sparks of their own
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)

@@ -18,8 +18,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import secured
 from tests.costs import CostsPerFile, CostsPerTest
+from tests.fast import forbid_programs, is_fast
 from tests.power.machine import Machine, machine_of
-from tests.sharing import group_of, longest_first, processes
+from tests.sharing import group_of, longest_first, processes, shuffle
 
 if secured.ON:
     secured.secure()
@@ -64,15 +65,30 @@ def _limit_seconds(test: pytest.Function) -> float:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", type=Path, help="write CPU and waiting time of each file there")
+    parser.addoption("--fast", action="store_true", help="only what tests/fast.py chooses")
+    parser.addoption("--shuffle", type=int, help="run tests in a random order, by this seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
     costs = config.getoption("costs")
-    if costs is None:
-        return
-    config.pluginmanager.register(CostsPerTest())
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(CostsPerFile(costs))
+    if costs is not None:
+        config.pluginmanager.register(CostsPerTest())
+        if not is_worker:
+            config.pluginmanager.register(CostsPerFile(costs))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """None leaves the decision to others."""
+    tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.getoption("fast") and tests and not is_fast(collection_path) else None
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    # Not in the process that shares out the tests: it starts those that run them.
+    is_worker = hasattr(session.config, "workerinput")
+    if session.config.getoption("fast") and (is_worker or not session.config.option.numprocesses):
+        forbid_programs()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -84,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         seconds = longest_first()
         items.sort(key=lambda item: -seconds.get(group_of(item.nodeid), 0.0))
+    if (seed := config.getoption("shuffle")) is not None:
+        shuffle(items, seed)
 
 
 class FilesTogether(LoadScopeScheduling):

@@ -5,18 +5,22 @@ gaps at the end. `longest_files.json` says how many seconds they take; a file th
 takes a few. It only decides on the order: a number that is out of date costs time, not truth. To
 renew it, from a run on a quiet machine:
 
-    make test ARGS="--junitxml=report.xml"
-    .venv/bin/python -m tests.sharing report.xml
+    make test ARGS="--costs=costs.json"
+    .venv/bin/python -m tests.sharing costs.json
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
+
+import pytest
 
 TABLE = Path(__file__).with_name("longest_files.json")
 # What takes less is not worth a line.
@@ -25,20 +29,26 @@ _SECONDS_MIN = 5.0
 _MORE_THAN_CORES = 2
 
 
-# Tests of Spark that start Sparks of their own: they need not wait for the others.
-SPARKS_OF_THEIR_OWN = (
-    "tests/spark/pipelines/test_documented.py",
-    "tests/spark/test_cluster.py",
-    "tests/spark/test_document.py",
-    "tests/spark/test_environment.py",
-)
+# Parameters of tests that use the Spark of tests/spark/conftest.py.
+_SHARED_SPARK = re.compile(r"\b(spark: SparkSession|connect: str|reading: Reading)\b")
+_ROOT = Path(__file__).parents[1]
 
 
 def group_of(nodeid: str) -> str:
-    """What a test shares a process with: those of its file; all others that share one Spark."""
+    """The group of a test, which runs in one process: its file, or all files of one of the two
+    Sparks. A file in tests/spark that does not use the shared Spark is a group of its own."""
     file = nodeid.split("::", 1)[0]
-    shared = file.startswith("tests/spark/") and file not in SPARKS_OF_THEIR_OWN
-    return "tests/spark" if shared else file
+    if not _uses_shared_spark(file):
+        return file
+    pipelines = "tests/spark/pipelines"
+    return pipelines if file.startswith(pipelines) else "tests/spark"
+
+
+@cache
+def _uses_shared_spark(file: str) -> bool:
+    if not file.startswith("tests/spark/") or not file.endswith(".py"):
+        return False
+    return bool(_SHARED_SPARK.search((_ROOT / file).read_text(encoding="utf-8")))
 
 
 def longest_first() -> dict[str, float]:
@@ -46,19 +56,34 @@ def longest_first() -> dict[str, float]:
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Puts groups, files and tests into a random order; what is together stays together."""
+    dice = random.Random(seed)
+    names = sorted({item.nodeid for item in items})
+    ranks = dict(zip(names, dice.sample(range(len(names)), len(names)), strict=True))
+    groups: dict[str, int] = {}
+    files: dict[str, int] = {}
+    for name in names:
+        groups.setdefault(group_of(name), ranks[name])
+        files.setdefault(name.split("::", 1)[0], ranks[name])
+
+    def order(item: pytest.Item) -> tuple[int, int, int]:
+        file = item.nodeid.split("::", 1)[0]
+        return groups[group_of(item.nodeid)], files[file], ranks[item.nodeid]
+
+    items.sort(key=order)
+
+
 def processes() -> int:
     """How many processes share the tests."""
     return len(os.sched_getaffinity(0)) + _MORE_THAN_CORES
 
 
-def renew(report: Path) -> None:
-    """Writes the table anew from a report of pytest."""
+def renew(costs: Path) -> None:
+    """Writes the table anew from a record of costs (tests/costs.py)."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(report).iter("testcase"):
-        path = Path(case.get("classname", "").replace(".", "/"))
-        # A class in the file is part of the name, too.
-        file = next((f for f in (path, *path.parents) if f.with_suffix(".py").is_file()), path)
-        seconds[group_of(f"{file.as_posix()}.py")] += float(case.get("time", 0))
+    for file, cost in json.loads(costs.read_text(encoding="utf-8")).items():
+        seconds[group_of(file)] += cost["cpu_s"] + cost["waiting_s"]
     longest = sorted(seconds.items(), key=lambda item: -item[1])
     table = {group: round(took) for group, took in longest if took >= _SECONDS_MIN}
     TABLE.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
