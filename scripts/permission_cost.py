@@ -9,9 +9,9 @@ from __future__ import annotations
 import timeit
 from collections.abc import Callable
 
-from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.broker.authority import Permit
 from fanlog.broker.ports import Authority
+from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.identity import Account, Identity, Role, Rules, Verb
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
