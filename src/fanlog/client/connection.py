@@ -1,5 +1,5 @@
-"""A client's connection that comes back by itself: what it brings goes to the publisher and to the
-followers, and all of them go on when there is a new one."""
+"""A client's connection, which reconnects by itself. It passes events to the publisher and the
+followers, and all of them resume on a new connection."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ClientConnection:
-    """What every part of a client stands on. `on_lost` is called, with the reason, when the
-    connection is lost, and `on_back` when it is there again and everything goes on."""
+    """The base of every part of a client. `on_lost` is called with the reason when the connection
+    is lost, and `on_back` when everything has resumed."""
 
     def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
         self._options = options
@@ -130,11 +130,11 @@ class ClientConnection:
 
     @property
     def welcome(self) -> messages.Welcome | None:
-        """What the broker said of itself when it greeted."""
+        """The broker's WELCOME."""
         return self._session.welcome
 
     async def _take_leave(self) -> None:
-        """What is left to say before the connection is closed."""
+        """The last messages before the connection is closed."""
 
     # What the session brings
 
@@ -228,15 +228,15 @@ class ClientConnection:
             raise
 
     def _take_back(self, follower: ClientFollower) -> None:
-        """Ends what nobody waits for any more: the broker may have begun it, and would keep
-        partitions and jobs for who does not take them. Written at once, because who was cancelled
-        may not get to wait; request 0 is nobody's, so that the answer is dropped."""
+        """Ends a follower that was given up: the broker may have started it, and would keep
+        partitions and jobs for a client that does not take them. Written at once, because a
+        cancelled caller may not be able to wait. Request 0 drops the answer."""
         if self._session.ready:
             self.write(message_frame(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key))
 
     async def detach(self, subscription: ClientFollower, *, keep: bool = False) -> None:
-        """Ends a follower. With `keep` a worker keeps its jobs, also those that come until the
-        broker has answered."""
+        """Ends a follower. With `keep` a worker keeps its jobs, also those that arrive before the
+        broker's answer."""
         if keep and self._subscriptions.get(subscription.key) is subscription:
             await self._session.request(
                 FrameKind.UNSUBSCRIBE, messages.Unsubscribe(keep=True), aux=subscription.key
@@ -258,8 +258,8 @@ class ClientConnection:
         repeat: bool = True,
         on_answer: Callable[[bytes], None] | None = None,
     ) -> bytes:
-        """The answer to a request, for what belongs to this client. `repeat` is off for what must
-        not be asked again when the connection is lost."""
+        """Sends a request and returns the answer, for parts of this client. `repeat` is off for
+        requests that must not be sent again when the connection is lost."""
         return await self._session.request(
             kind, message, aux=aux, repeat=repeat, on_answer=on_answer
         )
@@ -286,17 +286,17 @@ class ClientConnection:
         return shared
 
     async def open_topic(self, name: str) -> messages.TopicOpened:
-        """A topic's number and settings. It is made if need be, but for an inbox, which is only
-        ever made by who reads it, and for a stream, which its writer begins."""
+        """A topic's number and settings. It is created if needed, except an inbox, which only its
+        reader creates, and a stream, which its writer starts."""
         return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, _opening(name)))
 
     async def _find_topic(self, name: str) -> messages.TopicOpened:
-        """The same of a topic that is there; none is made."""
+        """The same for an existing topic; none is created."""
         wanted = messages.OpenTopic(topic_name(name), create=False)
         return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
-        """The same while a new connection is being made ready."""
+        """The same while a new connection resumes."""
         return self._opened(await self._session.request_now(FrameKind.OPEN_TOPIC, _opening(name)))
 
     def _opened(self, payload: bytes) -> messages.TopicOpened:
@@ -316,7 +316,7 @@ def _opening(name: str) -> messages.OpenTopic:
 
 
 def _size(batch: Batch) -> int:
-    """What a batch may take once it is decoded; one that can't be takes no more than it is."""
+    """The size of a batch when decoded; its own size if it can't be decoded."""
     try:
         return batch.unpacked_bytes
     except UnreadableError:

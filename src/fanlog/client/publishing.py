@@ -1,5 +1,5 @@
-"""Publishing: records into batches by linger and size, batches out, acknowledgements in. Bounded
-by `buffer_bytes_max`: what is held until the broker has it."""
+"""Publishing: records become batches by linger and size, batches are sent, acknowledgements arrive.
+`buffer_bytes_max` limits the bytes that are kept until the broker has them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
 
 
 class PublishOptions(TypedDict, total=False):
-    """What `publish` takes beside a value."""
+    """The arguments of `publish` besides the value."""
 
     key: bytes | str | None
     headers: Headers | None
@@ -66,7 +66,7 @@ class PublishOptions(TypedDict, total=False):
     timeout_seconds: float | None
 
 
-# What a batch with one large message has besides it.
+# The size of a batch with one large message, without the message.
 _FRAME_SPARE_BYTES = 4 * 1024
 
 
@@ -124,7 +124,7 @@ class Publisher:
         self._options = options
         self.encoding: Encoding = options.encoding
         self._open_topic = open_topic
-        # For one that was deleted: publishing must not bring it back.
+        # For a deleted topic: publishing must not create it again.
         self._find_topic = find_topic or open_topic
         self._moving: dict[TopicOutbox, asyncio.Task[None]] = {}
         try:
@@ -151,25 +151,25 @@ class Publisher:
                 "A producer with a name is always idempotent: leave out either `producer` or "
                 "`idempotent=False`."
             )
-        # A named one is told by the broker who it is, before anything is sent. 0: nobody counts.
+        # A named producer gets its id from the broker before anything is sent. 0: not numbered.
         unnamed = options.idempotent and not options.producer
         self.identity = ProducerIdentity(secrets.randbits(63) | 1 if unnamed else 0)
         self.fenced: FencedError | None = None
         self.buffered_bytes = 0
         # None, unless the program has set up OpenTelemetry.
         self._tracer = maybe_tracer()
-        # Sampled records that the broker still wants to hear of in this second.
+        # Sampled records that the broker accepts in the rest of this second.
         self._marks_max = self._marks_left = 0
         self._marks_second = 0
 
     def greeted(self, welcome: Welcome) -> None:
-        """What this broker takes."""
+        """The broker's limits."""
         self._tracer = maybe_tracer()
         self._marks_max = welcome.traced_per_second_max
         self.limit(welcome.frame_bytes_max)
 
     def limit(self, frame_bytes_max: int) -> None:
-        """What the broker takes as one frame; a batch and a message must fit into it."""
+        """The broker's largest frame; a batch and a message must fit into it."""
         self._message_bytes_max = frame_bytes_max - _FRAME_SPARE_BYTES
         self._batch_bytes = min(self._options.batch_bytes, self._message_bytes_max // 2)
 
@@ -198,8 +198,8 @@ class Publisher:
     async def put_when_opened(
         self, name: str, partition: int | None, put: Callable[[TopicOutbox], T]
     ) -> tuple[T] | None:
-        """Opens a topic and puts something, which nobody overtakes who comes as it is opened. None
-        if it can't be put yet: for want of room, or of the partition."""
+        """Opens a topic and puts a record, in the order of the calls. None if it can't be put yet:
+        there is no room, or no such partition yet."""
         turn: asyncio.Future[tuple[T] | None] = asyncio.get_running_loop().create_future()
 
         def opened(opening: asyncio.Future[TopicOutbox]) -> None:
@@ -252,8 +252,8 @@ class Publisher:
             await self._room.wait()
 
     def put_plain(self, topic: TopicOutbox, value: bytes) -> None:
-        """`put` of nothing but a value, kept short: most messages are no more than that. What
-        begins or widens a batch, or is large, goes the long way."""
+        """`put` of a value alone, kept short: most messages have nothing else. A record that starts
+        or widens a batch, or is large, takes the long path."""
         outbox = topic.only
         records = None if outbox is None else outbox.open
         size = len(value) + RECORD_OVERHEAD_BYTES
@@ -286,8 +286,8 @@ class Publisher:
         priority: int = 0,
         waiter: Waiter | None = None,
     ) -> None:
-        """Adds a record to a batch, which goes out by itself; `waiter` hears of its outcome. All
-        records of a batch have one priority."""
+        """Adds a record to a batch, which is sent by itself; `waiter` gets the outcome. All records
+        of a batch have the same priority."""
         if type(value) is not bytes and value is not None:
             if type(value) is str:
                 value = as_bytes(value, "value")
@@ -313,7 +313,7 @@ class Publisher:
             span, own = self._tracer.publishing(topic.name, own, value)
             wide, size = True, self._traced_size(topic, value, key, own)
         if size >= self._batch_bytes:
-            # Alone, or it and what is there already might not fit into a frame together.
+            # In its own batch: together with others it might not fit into a frame.
             outbox.seal()
         records = outbox.open
         if records is None or records.priority != priority:
@@ -354,7 +354,7 @@ class Publisher:
     def _trace(
         self, records: OutgoingRecords, headers: dict[str, bytes] | None, span: PublishSpan | None
     ) -> None:
-        """The last record belongs to a trace: the broker is told if it is sampled."""
+        """The last record belongs to a trace: the broker gets its context if it is sampled."""
         context = context_of(headers)
         if context is not None and context.sampled and self._may_mark():
             records.mark(context)
@@ -362,8 +362,8 @@ class Publisher:
             records.add_span(span)
 
     def _may_mark(self) -> bool:
-        """Whether the broker wants to hear of one more sampled record. A fast publisher that
-        samples much would keep it busy with nothing else."""
+        """Whether the broker accepts one more sampled record. A fast publisher that samples much
+        would keep it busy with nothing else."""
         second = int(time.monotonic())
         if second != self._marks_second:
             self._marks_second, self._marks_left = second, self._marks_max
@@ -378,7 +378,8 @@ class Publisher:
         headers: Headers | None,
         partition: int | None,
     ) -> None:
-        """Raises what `put` would, and puts nothing: for messages that are published together."""
+        """Raises the errors of `put`, and puts nothing: for messages that are published
+        together."""
         own = own_headers(headers) if headers else None
         size = RECORD_OVERHEAD_BYTES + len(value or b"") + record_extra_bytes(key, own)
         if size > topic.message_bytes_max:
@@ -431,7 +432,7 @@ class Publisher:
         self._send(topic, outbox)
 
     def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
-        """Sends what may go: as long as enough is in flight, records go on collecting."""
+        """Sends the batches that may go. While enough is in flight, records are collected."""
         if not self._wire.ready or topic.gone:
             return
         while len(outbox.in_flight) < self._options.batches_in_flight:
@@ -457,8 +458,8 @@ class Publisher:
                     self._send(topic, outbox)
 
     async def flush(self) -> None:
-        """Waits until the broker has answered for everything; raises what fire-and-forget
-        records ran into since the last time."""
+        """Waits until the broker has answered everything. Raises the errors of fire-and-forget
+        records since the last call."""
         self.flush_soon()
         while self.buffered_bytes > 0:
             self._idle.clear()
@@ -466,8 +467,8 @@ class Publisher:
         self.raise_unwatched()
 
     async def settle(self, names: Iterable[str]) -> None:
-        """Waits until the broker has answered for all that was put for these topics so far: what is
-        asked of it then comes behind that."""
+        """Waits until the broker has answered everything put for these topics so far: later
+        requests come after that."""
         now = time.monotonic()
         topics = [self.topics[name] for name in names if name in self.topics]
         for topic in topics:
@@ -487,14 +488,14 @@ class Publisher:
             ) from None
 
     def raise_unwatched(self) -> None:
-        """Raises what messages that nobody waits for ran into since the last time."""
+        """Raises the errors of fire-and-forget messages since the last call."""
         error, count = self._unwatched, self._unwatched_count
         self._unwatched, self._unwatched_count = None, 0
         if error is not None:
             raise type(error)(f"{count} messages were not stored: {error}")
 
     def forget(self, name: str) -> None:
-        """Closes a topic that nothing more is published to. It keeps one that waits for answers."""
+        """Closes a topic that is no longer published to. It is kept while answers are pending."""
         topic = self.topics.get(name)
         if topic is None or any(p.open is not None or p.unanswered() for p in topic.partitions):
             return
@@ -544,20 +545,20 @@ class Publisher:
         self._tell()
 
     def _look_for_another(self, topic: TopicOutbox) -> None:
-        """Once the broker has answered for all that a deleted topic was sent, its place may have
-        been taken by another of its name."""
+        """When the broker has answered everything for a deleted topic, another topic may have its
+        name."""
         waits = topic in self._moving or any(outbox.in_flight for outbox in topic.partitions)
         if topic.gone and not waits:
             moving = self._moving[topic] = asyncio.ensure_future(self._move(topic))
             moving.add_done_callback(lambda _: self._moving.pop(topic, None))
 
     async def _move(self, topic: TopicOutbox) -> None:
-        """Sends what a deleted topic has not taken to the one that was made in its place. Where
-        there is none, all of it has failed."""
+        """Sends the unstored records of a deleted topic to the new one of its name. Without one,
+        they have failed."""
         try:
             opened = await self._find_topic(topic.name)
         except FanlogError as error:
-            # A new connection opens all topics anew.
+            # A new connection opens all topics again.
             if topic.gone and not isinstance(error, LinkError):
                 self._drop(topic, error)
                 self._dropped.pop(topic.name, None)
@@ -586,8 +587,8 @@ class Publisher:
     # The connection came back, or never will
 
     async def register(self, ask: Register) -> None:
-        """Tells the broker the producer's name, if it has one: for a new epoch the first time,
-        and to keep it from then on."""
+        """Registers the producer's name, if it has one: with a new epoch the first time, and with
+        the same one after that."""
         name = self._options.producer
         # Before: a fence takes topics out of one list, and a resume that failed out of the other.
         topics = self._all_topics()
@@ -607,8 +608,8 @@ class Publisher:
                 self._drop(topic, error)
 
     def _fence(self, reason: str) -> FencedError:
-        """Fails whatever is published from now on, and what was not sent yet. What is in flight
-        gets an answer of its own."""
+        """Fails everything published from now on, and records that were not sent. Records in flight
+        get their own answers."""
         if self.fenced is None:
             name = self._options.producer
             self.fenced = FencedError(
@@ -626,7 +627,7 @@ class Publisher:
         return self.fenced
 
     async def resume(self, open_topic: TopicOpener) -> None:
-        """Opens the topics anew and sends what was not acknowledged, in order."""
+        """Opens the topics again and sends everything that was not acknowledged, in order."""
         self._by_number.clear()
         for topic in list(self.topics.values()):
             try:
@@ -651,11 +652,11 @@ class Publisher:
             self._send_all(topic)
 
     def check_overdue(self) -> None:
-        """Tells those who have waited too long that the outcome is unknown."""
+        """Fails records after their timeout: their outcome is unknown."""
         timeout = self._options.delivery_timeout_seconds
         before = time.monotonic() - timeout
         for topic in self._all_topics():
-            # A look for the topic that was made in its place may have timed out.
+            # The search for the new topic of the name may have timed out.
             self._look_for_another(topic)
             for outbox in topic.partitions:
                 for records in outbox.overdue(before):
@@ -672,7 +673,7 @@ class Publisher:
             self._drop(topic, error)
 
     def _all_topics(self) -> list[TopicOutbox]:
-        """Also those that nothing more goes to, but that wait for answers."""
+        """Also topics that are no longer published to, but wait for answers."""
         return list(dict.fromkeys([*self.topics.values(), *self._by_number.values()]))
 
     def _drop(self, topic: TopicOutbox, error: FanlogError) -> None:

@@ -45,10 +45,9 @@ OnAnswer = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHooks:
-    """What the client does at a session's turns. `resume` brings back on a new connection what
-    was there before, `heard` gets all that is no answer or greeting, `lost` and `back` tell when
-    the connection goes and when it is there again, and after `gave_up` there will be none any
-    more."""
+    """The client's hooks. `resume` restores the earlier state on a new connection, `heard` gets all
+    events except answers and greetings, `lost` and `back` are called when the connection goes and
+    when it is back, and after `gave_up` there will be no further connection."""
 
     resume: Callable[[messages.Welcome], Awaitable[None]]
     resumed: Callable[[], None]
@@ -60,7 +59,7 @@ class SessionHooks:
 
 
 class _AskedRequest:
-    """Waits for one answer; `on_answer` sees it before anything that comes behind it."""
+    """Waits for one answer; `on_answer` gets it before any later event."""
 
     __slots__ = ("future", "on_answer")
 
@@ -115,8 +114,8 @@ class ClientSession:
     # The connection
 
     async def open(self) -> None:
-        """Connects for the first time. Within `wait_seconds` a failure is tried again, as when the
-        broker is being started at the same time; then it is raised."""
+        """Connects for the first time. For `wait_seconds` a failure is retried, because the broker
+        may be starting at the same time; then it is raised."""
         loop = asyncio.get_running_loop()
         attempts = ConnectAttempts(self._options, loop.time() + self._options.wait_seconds)
         while True:
@@ -152,7 +151,7 @@ class ClientSession:
             self._link_up.set()
 
     async def _establish(self) -> None:
-        """One new connection, up to where everything goes on as before."""
+        """Makes one new connection, until everything has resumed."""
         self._link_lost.clear()
         self._core.dial()
         link = self._link = Link(self._received, self._lost_link)
@@ -189,7 +188,8 @@ class ClientSession:
     async def _keep(self) -> None:
         """Waits for the connection to be lost, and brings it back, as long as that is wanted."""
         loop = asyncio.get_running_loop()
-        # Asked each time, because a wait that ends as it is cancelled (3.11) goes on here.
+        # Checked each time, because a wait that ends while it is cancelled (Python 3.11) continues
+        # here.
         while self.closed is None:
             await self._link_lost.wait()
             lost = self._core.lost_error()
@@ -270,11 +270,11 @@ class ClientSession:
                     pass
 
     def _lost_link(self, link: Link, exc: Exception | None) -> None:
-        """A link is gone; if it is not the present one, nobody minds any more."""
+        """A link is gone; an old one is ignored."""
         if link is not self._link:
             return
         if isinstance(exc, ssl.SSLError) and self._core.state not in CONVERSING:
-            # With TLS 1.3 a client hears of this only after its own part of the handshake.
+            # With TLS 1.3 a client gets this error only after its own part of the handshake.
             exc = no_tls(link.peer, exc)
         error = self._core.lose(exc, link.peer)
         if self._welcomed is not None and not self._welcomed.done():
@@ -324,8 +324,8 @@ class ClientSession:
         on_answer: OnAnswer | None = None,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Asks once there is a connection, and again if it is lost before the answer; `repeat`
-        is off for what must not be asked twice."""
+        """Sends a request when there is a connection, and again if it is lost before the answer;
+        `repeat` is off for requests that must not be sent twice."""
         while True:
             await self.connection()
             try:
@@ -371,8 +371,8 @@ class ClientSession:
         on_answer: OnAnswer | None = None,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Asks on the connection that is there. `on_answer` sees the answer before anything
-        that comes behind it."""
+        """Sends a request on the current connection. `on_answer` gets the answer before any later
+        event."""
         timeout = timeout_seconds or self._options.request_timeout_seconds
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         number, data = self._core.ask(kind, message, _AskedRequest(answer, on_answer), aux=aux)

@@ -31,15 +31,14 @@ from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 logger = logging.getLogger("fanlog.broker")
 
 _RETENTION_SECONDS = TopicSettings().retention_seconds
-# A page of a listing: what takes a few ms to tell of, or to look through for what fits.
+# Entries of one page of a listing: a few milliseconds of work.
 _PAGE_PARTITIONS = 200
 _PAGE_NAMES = 2000
 
 
 class Catalog:
-    """All topics. `partitions` is what the hot path looks batches' partitions up in. The broker's
-    own topics are not there, so that no client can publish to them; but the one of delayed
-    messages is."""
+    """All topics. The hot path finds batches' partitions in `partitions`. The broker's own topics
+    are not in it, so that no client can publish to them, except the topic of delayed messages."""
 
     def __init__(self, store: LogStore, options: BrokerOptions) -> None:
         self._store = store
@@ -51,9 +50,9 @@ class Catalog:
         self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
         self._internal: dict[int, Partition] = {}
-        # Called when a topic is gone, by who may still know its partitions.
+        # Called when a topic is gone, for code that keeps its partitions.
         self.on_remove: Callable[[], None] = _nothing
-        # Counts topics that came or went, for who keeps a list of them.
+        # Counts created and deleted topics, for caches of the list.
         self.changes = 0
 
     def load(self, stored: Iterable[StoredTopic]) -> None:
@@ -117,8 +116,8 @@ class Catalog:
         )
 
     def each_matching(self, pattern: str) -> Iterator[BrokerTopic]:
-        """The same one after the other. Topics may come and go between two of them: one that
-        comes may be among them or not, and one that went may have been."""
+        """The same as an iterator. Topics may be created and deleted meanwhile; such a topic may be
+        included or not."""
         after = ""
         while True:
             found, after = self.page(pattern, after, internal=False)
@@ -127,8 +126,8 @@ class Catalog:
                 return
 
     def page(self, pattern: str, after: str, *, internal: bool) -> tuple[list[BrokerTopic], str]:
-        """The first topics behind the name `after` that fit a pattern, by name: as many as can be
-        told of at once. And the name to go on after; empty if there are no more."""
+        """The next matching topics after the name `after`, in order, up to a page; and the name to
+        continue after, empty at the end."""
         prefix = literal_prefix(pattern)
         found: list[BrokerTopic] = []
         looked_at = partitions = 0
@@ -234,7 +233,7 @@ class Catalog:
 
 
 def _is_shown(name: str, pattern: str, *, internal: bool) -> bool:
-    """The broker's own topics, inboxes and streams are shown only to who asks for them."""
+    """Internal topics, inboxes and streams are shown only on request."""
     if internal:
         return True
     if name.startswith(INTERNAL_PREFIX):
@@ -245,8 +244,8 @@ def _is_shown(name: str, pattern: str, *, internal: bool) -> bool:
 def changed_settings(
     settings: TopicSettings, given: dict[str, int | str], *, keeps_files: bool = True
 ) -> TopicSettings:
-    """The settings with what is given in place of theirs, or an error that says what is wrong. A
-    broker that keeps no files accepts a compacted topic, and compacts nothing."""
+    """The settings with the given changes. Raises an error that names the invalid setting. A broker
+    without files accepts a compacted topic, and compacts nothing."""
     chosen = changed("topic", settings, given)
     if chosen.cleanup == "delete":
         return chosen

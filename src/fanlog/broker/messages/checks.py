@@ -20,14 +20,14 @@ from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.header import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
 from fanlog.format.schedules import SCHEDULED_TOPIC
 
-# What is decoded in a thread for one connection before others get their turn.
+# Bytes decoded in a thread for one connection before others get their turn.
 _JOB_BYTES = 4 << 20
 
 
-# What speaks against publishing to the topic of this name. A publisher that is not trusted with
-# all topics has one as its `guard`, and one for ids of delayed messages as its `schedule_guard`.
+# Returns the error against publishing to a topic, or None. A publisher without permission for all
+# topics has one as its `guard`, and one for ids of delayed messages as its `schedule_guard`.
 Guard = Callable[[str], FanlogError | None]
-# What speaks against a delayed message of this key, by such a guard: it may replace another.
+# The same for a delayed message with this key: it may replace another one.
 ReplacementFault = Callable[[bytes, Guard], FanlogError | None]
 
 
@@ -41,8 +41,8 @@ class Unchecked(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A batch that was decoded, known by its checksum, and what is wrong with it. `targets` are the
-    topics that its delayed messages are for, and `keys` their own keys."""
+    """A decoded batch, identified by its checksum, and its error if any. `targets` are the topics
+    of its delayed messages, and `keys` their keys."""
 
     body_crc: int
     length: int
@@ -74,13 +74,13 @@ class Checks:
         self.replacement_fault: ReplacementFault = _no_replacement
 
     def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
-        """What is wrong with a batch. Raises `NotYetError` if that takes a while to find out."""
+        """The error of a batch, or None. Raises `NotYetError` if the check takes a while."""
         checked: list[Checked] | None = getattr(origin, "checked", None)
         if checked:
             known = checked.pop(0)
             if _is_of(known, batch):
                 return self._guarded(origin, known)
-            # Its topic may have gone since: what comes now is something else.
+            # Its topic may be deleted since: then these bytes are another batch.
             checked.clear()
         if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
             return self._guarded(origin, _look(batch, self._unpacker.limits))
@@ -88,8 +88,7 @@ class Checks:
         raise NotYetError
 
     def faults(self, origin: object, batches: list[Unchecked]) -> list[FanlogError | None]:
-        """The same of batches that are taken together. What was decoded of them stays known until
-        all of them are."""
+        """The same for batches that are taken together. Decoded ones are kept until all are."""
         if not isinstance(origin, Patient) or (
             not origin.checked and self._may_spend(sum(map(self._work, batches)))
         ):
@@ -105,7 +104,7 @@ class Checks:
         return [self._guarded(origin, checked) for checked in known]
 
     def _guarded(self, origin: object, checked: Checked) -> FanlogError | None:
-        """What is wrong with a batch, or with who has sent it."""
+        """The error of a batch or of its sender, or None."""
         guard: Guard | None = getattr(origin, "guard", None)
         if checked.fault is not None or guard is None:
             return checked.fault
@@ -135,7 +134,7 @@ class Checks:
         self._spent_bytes = 0
 
     def _following(self, batch: Unchecked) -> Iterator[Unchecked]:
-        """The batch and those for the same partition that have come behind it."""
+        """The batch and the following ones for the same partition."""
         data, at, header, topic = batch
         while True:
             yield Unchecked(data, at, header, topic)

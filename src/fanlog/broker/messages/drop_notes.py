@@ -32,10 +32,10 @@ class DropKind(StrEnum):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of the topic. `first` up to, not including, `next` spans all that was missed, of
-    which it were `records`, in as many `times`. The reader began at `begin`, and the partition
-    ended at `end`: that is what it could have had. `kind` is a `GapReason` or a `DropKind`.
-    Whatever is not known is left out."""
+    """A record of the topic. The missed offsets are between `first` and `next` (excluded):
+    `records` of them, on `times` occasions. The reader started at `begin`, and the partition ended
+    at `end`: that is the range that it could have read. `kind` is a `GapReason` or a `DropKind`.
+    Unknown fields are left out."""
 
     kind: str
     topic: str
@@ -83,7 +83,7 @@ _NoteKey = tuple[Partition, _Reader, GapReason | DropKind]
 
 
 class DropNotes:
-    """What is to be written. The fan-out has nothing else to do with it."""
+    """The notes to write. The fan-out only adds notes."""
 
     def __init__(self, pending_max: int, now_us: Callable[[], int]) -> None:
         self._pending_max = pending_max
@@ -108,8 +108,8 @@ class DropNotes:
         records: int,
         begin: int | None = None,
     ) -> bool:
-        """Of `first` up to `next` a reader missed so many records. True if that is the first of its
-        kind that is to be written. Readers of this very topic are left out, or each of them would
+        """Notes that a reader missed records between `first` and `next`. True if this is the first
+        note to write. Readers of the drops topic itself are left out; otherwise each of them would
         give itself more to read."""
         if partition.topic.name == DROPS_TOPIC:
             return False
@@ -180,6 +180,6 @@ def _drop(
 
 
 def _text(name: str) -> str:
-    """The name as JSON can have it: one that was given from within may be no UTF-8. And what a
-    client calls itself may be long."""
+    """The name as valid JSON text: a program may have given one that is not UTF-8. A client's name
+    for itself may be long."""
     return name[:_NAME_LENGTH_MAX].encode(errors="replace").decode()

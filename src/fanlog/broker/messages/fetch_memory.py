@@ -1,8 +1,8 @@
-"""What answers to fetches may hold in memory, of all connections together.
+"""The memory limit for answers to fetches, of all connections together.
 
-An answer counts from before it is read until its peer has taken all of it. Past the limit further
-fetches wait. One connection gets a share only, and one with an answer that waits for its peer gets
-no further one. A peer that takes nothing while others wait is cut off in the end.
+An answer counts from before it is read until its peer has taken all of it. At the limit further
+fetches wait. One connection gets only a share, and no further answer while one waits for its peer.
+A peer that takes nothing while others wait is evicted in the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FetchMemory:
         self._stall_us = round(stall_seconds * 1e6)
         self._now_us = now_us
         self._accounts: dict[Outlet, _Account] = {}
-        # Those whose peers have to take something, the longest first.
+        # Answers that wait for their peers, the oldest first.
         self._holders: OrderedDict[Outlet, None] = OrderedDict()
         self._queue: deque[_QueuedFetch] = deque()
         self._starting = False
@@ -130,7 +130,7 @@ class FetchMemory:
 
     def _start(self) -> None:
         if self._starting:
-            # One that ended at once: whoever started it goes on.
+            # It ended at once: its starter continues.
             return
         self._starting = True
         try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-# What an entry costs beside its key and its message.
+# Memory of an entry besides its key and its message.
 _ENTRY_BYTES = 400
 
 
@@ -54,7 +54,7 @@ class LatestEntry(NamedTuple):
 
 
 class _Updates(NamedTuple):
-    """What a stretch of the log changes, and where it ends."""
+    """The changes of a range of the log, and its end."""
 
     entries: list[LatestEntry]
     next_offset: int
@@ -95,8 +95,8 @@ class _LatestTable:
         self._tables.broker.fan_out.pump(cursor)
 
     def end(self, fault: FanlogError) -> None:
-        """Nobody uses it any more, or it can't go on. It may be in the middle of a pass, so that
-        its cursor goes later."""
+        """The table is unused, or has failed. This may happen in the middle of a pass, so its
+        cursor is removed later."""
         if self.feed is None:
             return
         self.feed.closed = True
@@ -119,7 +119,7 @@ class _LatestTable:
     # What readers get
 
     async def ready(self) -> None:
-        """Waits until the table has all that is visible now."""
+        """Waits until the table has everything that is visible now."""
         if self.fault is not None:
             raise self.fault
         end = self._partition.visible_end
@@ -129,9 +129,9 @@ class _LatestTable:
             await future
 
     async def snapshot(self, view: RecordView) -> tuple[int, list[bytes]]:
-        """The table in a view, and the offset behind it."""
+        """The table in a view, and the offset after it."""
         await self.ready()
-        # Retention may have taken records whose keys were not published since.
+        # Retention may have deleted the last records of keys.
         version = (self.offset, self._partition.log.start_offset)
         known = self._rendered.get(view)
         if known is None or known[0] != version or known[1].cancelled():
@@ -172,7 +172,7 @@ class _LatestTable:
         broker, name = self._tables.broker, self._partition.topic.name
         unpacker = broker.unpacker
         if fresh is not None and isinstance(fresh, bytes):
-            # What web readers were sent in this turn is decoded already.
+            # Messages for web readers of this turn are already decoded.
             decoded = broker.renderer.maybe_records(self._partition, fresh)
             if decoded is not None:
                 self._apply(_updates_of(decoded, self._epoch))
@@ -248,7 +248,7 @@ class _LatestTable:
 
 
 def _updates_of(decoded: Sequence[object], epoch: int) -> _Updates:
-    """What batches change. Within them only the last record of a key counts."""
+    """The changes of batches: only the last record of each key."""
     latest: dict[bytes, tuple[RenderedRecords, int]] = {}
     next_offset = 0
     for records in decoded:
@@ -288,7 +288,7 @@ class LatestUse:
         self._closed = False
 
     async def ready(self) -> None:
-        """Waits until the tables have all that is visible now."""
+        """Waits until the tables have everything that is visible now."""
         for table in self._tables.of(self._topic):
             await table.ready()
 
@@ -314,7 +314,7 @@ class LatestUse:
 
 
 class LatestTables:
-    """All tables of a broker. `bytes` is what they hold, and at most `bytes_max`."""
+    """All tables of a broker. `bytes` is their memory, at most `bytes_max`."""
 
     def __init__(self, broker: BrokerCore, bytes_max: int) -> None:
         self.broker = broker
@@ -340,7 +340,7 @@ class LatestTables:
         return [self.table(partition) for partition in topic.partitions]
 
     def table(self, partition: Partition) -> _LatestTable:
-        """A partition's table. One that has failed is tried again: there may be room now."""
+        """A partition's table. A failed one is tried again: there may be room now."""
         if partition.topic.deleted:
             raise _deleted(partition.topic)
         table = self._tables.get(partition)

@@ -1,6 +1,5 @@
-"""Blocks of log for readers that fell behind the tail: from disk, or wherever the source has them.
-A block is read once, however many readers wait for it, and is kept a while for those that
-follow."""
+"""Blocks of the log for readers that fell behind the tail: from disk, or from another source. A
+block is read once for all readers that wait for it, and is cached for those that follow."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _BlockKey = tuple[int, int, int, int]
 
 
 class BlockSource(Protocol):
-    """Where blocks come from that are not at hand."""
+    """The source of blocks that are not cached."""
 
     def read_block(
         self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
@@ -71,7 +70,7 @@ class Loader:
         )
 
     def forget(self, partition: Partition) -> None:
-        """What is at hand of a partition is no longer what its files hold."""
+        """Drops a partition's cached blocks, because its files have changed."""
         place = (partition.topic.number, partition.index)
         for key in [key for key in self._cache if key[:2] == place]:
             self._cache_bytes -= len(self._cache.pop(key).data)

@@ -50,7 +50,7 @@ class Metering:
         self._quotas = QuotaTable(options)
         self.pause_seconds_max = options.pause_seconds_max
         self._guarded = guarded
-        # Whether an account with a rate of its own was in use.
+        # Whether an account with its own rate was in use.
         self._accounts_limited = False
         self.on = False
         self.epoch = 0
@@ -63,7 +63,7 @@ class Metering:
     def settings_changed(self) -> None:
         self._quotas.renew()
         self._look()
-        # What connections know of their rates may not hold any more.
+        # The rates that connections know may be outdated.
         self.epoch += 1
 
     def _look(self) -> None:
@@ -74,7 +74,7 @@ class Metering:
         self.on = bool(limited or self._accounts_limited)
 
     def limit_accounts(self) -> None:
-        """Somebody has logged in whose account has a rate."""
+        """A client whose account has a rate has logged in."""
         if not self._accounts_limited:
             self._accounts_limited = True
             self.settings_changed()
@@ -85,12 +85,12 @@ class Metering:
         return self._table.maybe_of(who, self.now_us())
 
     def watch(self) -> None:
-        """What the intake takes from now on is counted by the next `settle`."""
+        """The next `settle` counts everything that the intake takes from now on."""
         self._touched = {}
 
     def settle(self, rates: RateBuckets | None, size: int) -> float:
-        """Counts what the intake has taken since `watch`: `size` bytes. How long their publisher
-        should not be read."""
+        """Counts the `size` bytes that the intake has taken since `watch`. Returns how long to
+        pause reading from their publisher."""
         touched, self._touched = self._touched or {}, None
         messages, debt, now_us = 0, 0.0, 0
         for partition, before in touched.items():
@@ -119,7 +119,7 @@ class Metering:
         self, rates: RateBuckets | None, topic: BrokerTopic | None, messages: int, size: int
     ) -> float:
         """The same for messages that are not in batches yet. Raises RateLimitedError instead if
-        their publisher, or the topic, owes too much already."""
+        their publisher, or the topic, is too far above its rate."""
         now_us = self.now_us()
         limits = None if topic is None else topic.limits
         ours = None if limits is None else limits.rates
@@ -132,7 +132,8 @@ class Metering:
     def charge_at_once(
         self, rates: RateBuckets | None, topic: BrokerTopic | None, messages: int, size: int
     ) -> None:
-        """The same for a request that can't be paused: it is refused while there is any debt."""
+        """The same for a request that can't be paused: it is refused while its publisher is above
+        the rate."""
         now_us = self.now_us()
         limits = None if topic is None else topic.limits
         self._checked((rates, None if limits is None else limits.rates), 0.0, now_us)
@@ -158,7 +159,7 @@ class Metering:
         return min(debt, self.pause_seconds_max)
 
     def counters(self) -> dict[str, int]:
-        """How often a limit was reached, by what was done."""
+        """How often each limit was reached, by action."""
         return {
             "paused": self._pauses,
             "refused": self._refusals,
@@ -166,7 +167,7 @@ class Metering:
         }
 
     def maybe_refusal(self, rates: RateBuckets | None) -> RateLimitedError | None:
-        """What a publisher is refused with that owes too much."""
+        """The error for a publisher that is too far above its rate."""
         if rates is None or not rates.in_debt:
             return None
         now_us = self.now_us()
@@ -175,13 +176,13 @@ class Metering:
         return rates.refusal(now_us)
 
     def touch(self, partition: Partition, origin: object) -> FanlogError | None:
-        """A publisher begins to publish to a partition; what speaks against it."""
+        """A publisher starts to publish to a partition; the error against it, or None."""
         if self._touched is not None:
             self._touched.setdefault(partition, partition.next_offset)
         return self.maybe_fault(partition.topic, origin)
 
     def maybe_fault(self, topic: BrokerTopic, origin: object) -> FanlogError | None:
-        """What speaks against taking a batch of this origin for the topic."""
+        """The error against a batch of this origin for the topic, or None."""
         fault: FanlogError | None = getattr(origin, "limited", None)
         if fault is None and topic.limits is not None:
             fault = topic.limits.maybe_fault(self.pause_seconds_max)
@@ -237,7 +238,7 @@ class Metering:
             topic.limits.recount(stored_bytes_of(topic))
 
     def know_accounts(self, allowance_of: AllowanceOf) -> None:
-        """What the accounts of owners may use, by their names."""
+        """The quotas of owners' accounts, by name."""
         self._quotas.allowance_of = allowance_of
         self._quotas.renew()
         self._look()

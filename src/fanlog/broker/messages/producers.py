@@ -1,8 +1,8 @@
-"""Producers of a partition: whose batch may come next, and what a repeated one was stored as.
+"""Producers of a partition: which batch may come next, and where a repeated one was stored.
 
 A producer numbers its records per partition. The broker stores a batch only if it continues the
-producer's numbers, answers a repeat with the offset of the first time, and refuses a gap. Where a
-producer's numbers and the partition's offsets run in step, one `run` describes them all.
+producer's numbers, answers a repeat with its first offset, and refuses a gap. While a producer's
+numbers and the partition's offsets grow in step, one `run` describes them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fanlog.model import PRODUCER_ID_MAX
 
 
 class SequenceRun(NamedTuple):
-    """So many records from `first_sequence` on, stored from `base_offset` on."""
+    """`count` records from `first_sequence` on, stored from `base_offset` on."""
 
     first_sequence: int
     base_offset: int
@@ -26,8 +26,8 @@ class SequenceRun(NamedTuple):
 
 
 class Producer:
-    """One producer of one partition. The newest run is kept open in fields of its own, because
-    the hot path only ever extends it."""
+    """One producer of one partition. The newest run has its own fields, because the hot path only
+    extends it."""
 
     __slots__ = ("epoch", "next_sequence", "run_base", "run_next", "run_sequence", "runs")
 
@@ -54,7 +54,7 @@ class Producer:
         self.next_sequence += count
 
     def offset_of(self, sequence: int, count: int) -> int:
-        """Where a repeated batch was stored, or the error that says that nobody knows."""
+        """The offset of a repeated batch, or the error if it is unknown."""
         if sequence + count <= self.next_sequence:
             if sequence >= self.run_sequence:
                 return self.run_base + sequence - self.run_sequence
@@ -84,8 +84,8 @@ class Producer:
 
 
 def forget_longest_idle(producers: dict[int, Producer], count: int) -> None:
-    """Forgets those that published longest ago. Not those of transactions, which go by themselves
-    once nothing of them can be stored again."""
+    """Forgets the producers that published longest ago. Producers of transactions end by themselves
+    when nothing of them can be stored again."""
     clients = [known for known in producers if known <= PRODUCER_ID_MAX]
     clients.sort(key=lambda known: producers[known].run_next)
     for known in clients[:count]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fanlog.telemetry.tracing.spans import SpanLog
 
 Find = Callable[[int], "Partition | None"]
-# What is written down before spans are made of it: so much that it is worth it, and so little that
-# it is done within half a millisecond.
+# Notes kept before spans are made of them: enough to be worthwhile, and few enough for half a
+# millisecond.
 _PENDING_MAX = 64
 _ENTRIES_BYTES_MAX = TRACED_RECORDS_MAX * ENTRY_BYTES
 
@@ -44,8 +44,8 @@ class SampledBatch(msgspec.Struct, frozen=True):
 
 
 class VisibleRange(msgspec.Struct, frozen=True):
-    """What a partition got from `base` up to `end` became visible at `start_us`, and had been sent
-    to so many readers at `end_us`."""
+    """A partition's offsets from `base` up to `end` became visible at `start_us`, and were sent to
+    `readers` readers by `end_us`."""
 
     partition: Partition
     base: int
@@ -107,7 +107,7 @@ class Sampled:
         return at
 
     def taken(self) -> None:
-        """The intake has taken what was noted."""
+        """The intake has taken the noted batches."""
         for one in self.noted:
             # A bad batch ends the read, and leaves its offsets to others.
             if one.next <= one.partition.next_offset:
@@ -118,8 +118,7 @@ class Sampled:
             self._settle()
 
     def showed(self, partition: Partition, base: int, start_us: int, readers: int) -> None:
-        """What a hidden partition has got since `base` is visible, and everybody who was at the end
-        has got it."""
+        """A hidden partition's offsets since `base` are visible, and all live readers have them."""
         end, now_us = partition.visible_end, self._spans.now_us()
         self.pending.append(VisibleRange(partition, base, end, start_us, now_us, readers))
         if end >= self.hidden[partition]:

@@ -1,7 +1,7 @@
-"""Subscribing: which partitions a reader follows, and where it begins in each.
+"""Subscriptions: the partitions that a reader follows, and its start in each.
 
-Every subscription is registered under what it wants, a name or a pattern, so that a topic that
-appears later, or again, or that grows, is joined by itself.
+Every subscription is registered under its name or pattern, so that it joins a topic that appears
+later, or again, or that grows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EARLIEST = Start("earliest")
 
 
 class TopicWatcher(Protocol):
-    """A listener whose readers' wishes are not names or patterns of ours. It counts them in
+    """A listener whose readers do not use our names or patterns. It counts them in
     `viewed_count`."""
 
     def topic_appeared(self, topic: BrokerTopic) -> None: ...
@@ -51,7 +51,7 @@ class TopicWatcher(Protocol):
 class Subscriptions:
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
-        # By name; a dict, because 100,000 may wait for the same topic, and leave again.
+        # By name. A dict, because 100,000 readers may wait for the same topic, and leave again.
         self._literal: dict[str, dict[BrokerSubscription, None]] = {}
         self._patterns: NameTree[BrokerSubscription] = NameTree()
         self._count = 0
@@ -67,12 +67,12 @@ class Subscriptions:
         return self._count + self.viewed_count
 
     def wanted(self, name: str) -> bool:
-        """Whether somebody waits for a topic of this name."""
+        """Whether a reader waits for a topic of this name."""
         return bool(self._admitted(name))
 
     def following(self, name: str) -> list[BrokerSubscription]:
-        """Who follows a topic of this name, by its name or by a pattern. Of those with a pattern
-        some may not be allowed to read it: they have no cursor there."""
+        """The followers of a topic of this name, by name or by pattern. Some with a pattern may not
+        be allowed to read it: they have no cursor there."""
         return self._wanting(name)
 
     def joining(self, topic: BrokerTopic) -> int:
@@ -91,12 +91,12 @@ class Subscriptions:
         permit: Permit | None = None,
         views: TopicViews | None = None,
     ) -> tuple[BrokerSubscription, list[Joined]]:
-        """A subscription whose cursors stand ready; `start` sets them going. With a permit, topics
-        that a pattern matches and that the reader may not read are left out. With `views` it reads
-        each topic in a view, also those that it joins later.
+        """Creates a subscription with cursors; `start` starts them. With a permit, matching topics
+        that the reader may not read are left out. With `views` it reads each topic in a view, also
+        those that it joins later.
 
-        Between the two the listener tells the reader what it has joined, so that no message
-        comes before its topic is known. Topics that come, grow or go in that time wait for `start`.
+        Before `start`, the listener sends the reader its topics, so that no message comes before
+        its topic is known. Changes of topics in that time wait for `start`.
         """
         subscription = BrokerSubscription(
             key,
@@ -129,7 +129,7 @@ class Subscriptions:
             raise
         finally:
             del self._adding[subscription]
-        # What has happened while the others' places were looked up.
+        # Events that came while the other start positions were looked up.
         subscription.absent = _absent(wanted, joined)
         for topic in changed:
             if topic.deleted:
@@ -149,8 +149,8 @@ class Subscriptions:
         return subscription, list(joined.values())
 
     def start(self, subscription: BrokerSubscription, untold: Iterable[Joined] = ()) -> None:
-        """Sets the cursors going, very many of them in slices. The reader is told of topics that
-        it does not know yet, each before its first message."""
+        """Starts the cursors, very many of them in slices. The reader is notified of topics that it
+        does not know yet, each before its first message."""
         self._tell_gaps(subscription)
         cursors = list(subscription.cursors)
         self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
@@ -197,7 +197,8 @@ class Subscriptions:
     leave = remove
 
     def lost(self, subscription: BrokerSubscription) -> None:
-        """The same for one whose connection takes nothing more: its cursors may go in slices."""
+        """The same for a subscription whose connection is ending: its cursors may be removed in
+        slices."""
         if not subscription.closed:
             self._unregister(subscription)
             subscription.closed = True
@@ -231,8 +232,7 @@ class Subscriptions:
     def add_cursor(
         self, subscription: BrokerSubscription, partition: Partition, offset: int
     ) -> Cursor:
-        """One more cursor for a subscription whose cursors somebody else decides on; it stands
-        until `start`."""
+        """Adds a cursor to a subscription whose cursors a group controls; it waits for `start`."""
         return self._cursor(subscription, partition, offset)
 
     def drop_cursors(self, subscription: BrokerSubscription, cursors: Collection[Cursor]) -> None:
@@ -243,8 +243,8 @@ class Subscriptions:
         subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
-        """Everyone who wants a topic of this name reads it from its first record. Very many join
-        it in slices."""
+        """All subscriptions that want a topic of this name read it from its first record. Very many
+        join it in slices."""
         self._note(topic)
         wanting = self._admitted(topic.name)
         beside = [s for s in self._patterns.at(f"{topic.name}.>") if _admits(s, topic.name)]
@@ -275,8 +275,8 @@ class Subscriptions:
             yield
 
     def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
-        """Everyone who reads the topic reads its new partitions from their first record, unless
-        it has chosen others."""
+        """All readers of the topic read its new partitions from their first record, unless they
+        have chosen partitions."""
         self._note(topic)
         waiting = self._joining.get(topic, ())
         for subscription in self._admitted(topic.name):
@@ -290,7 +290,7 @@ class Subscriptions:
 
     @staticmethod
     def _in_turn(subscription: BrokerSubscription, call: Callable[[], None]) -> None:
-        """Does something that a reader hears of: once it knows of its subscription."""
+        """Runs an action that a reader is notified of, once it knows of its subscription."""
         if subscription.held is None:
             call()
         else:
@@ -304,13 +304,14 @@ class Subscriptions:
     def _join_in_turn(
         self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
     ) -> None:
-        # Of the partitions that there are now: for those that come later there is another call.
+        # For the current partitions: later ones get another call.
         self._in_turn(subscription, partial(self._join_later, subscription, topic, list(new)))
 
     def _join_later(
         self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
     ) -> None:
-        # It may have been cut off just now, with another of its connection that was told first.
+        # It may have been evicted just now, with another one of its connection that was notified
+        # first.
         if not subscription.closed and not topic.deleted:
             known = len(subscription.cursors)
             subscription.reader.joined(self._join_new(subscription, topic, new))
@@ -327,9 +328,9 @@ class Subscriptions:
             watcher.topic_vanished(topic)
 
     def topic_remade(self, old: BrokerTopic, new: BrokerTopic | None, epoch: int) -> None:
-        """The log of a mirrored topic is not what it was in `epoch`. Everyone who reads it goes on
-        in the new one: where it was, if that still means the same, or behind a gap. If there is no
-        new one, they wait for it."""
+        """The log of a mirrored topic has changed since `epoch`. All its readers continue in the
+        new one: at their position, if it still means the same, or after a gap. Without a new one,
+        they wait for it."""
         self._note(old)
         self._joining.pop(old, None)
         if new is not None:
@@ -371,7 +372,7 @@ class Subscriptions:
             self._literal.setdefault(subscription.target, {})[subscription] = None
 
     def reader_came(self) -> None:
-        """Somebody may read now what nobody read before."""
+        """A topic that nobody read before may have a reader now."""
         self.changes += 1
 
     def _wanting(self, name: str) -> list[BrokerSubscription]:
@@ -438,8 +439,9 @@ class Subscriptions:
     def _maybe_known(
         self, subscription: BrokerSubscription, partition: Partition
     ) -> Position | None:
-        """Where a reader was in a topic that was away. A topic in memory is so after a start, until
-        somebody makes it again: it is another log, and the reader must be told."""
+        """The position of a reader in a topic that did not exist for a while. After a start that is
+        every memory topic, until it is created again: it is another log, and the reader must
+        know."""
         name, index = partition.topic.name, partition.index
         if subscription.absent:
             known = subscription.absent.pop((name, index), None)
@@ -512,15 +514,15 @@ class Subscriptions:
         return offset
 
     def again(self, subscription: BrokerSubscription, partition: Partition, known: Position) -> int:
-        """Where a reader that was here before goes on. If the log is not what the reader knew, it
-        is told."""
+        """The offset at which a returning reader continues. If the log has changed, it is
+        notified."""
         epoch = self.epoch_of(partition.topic)
         if is_valid(partition, known, epoch):
             return known.offset
         start = continue_at(partition, known, epoch)
         gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
         subscription.opening_gaps.append((gap, partition.topic.number))
-        # How much that was can't be told: what the old offsets stood for is gone.
+        # The number of lost records is unknown: the old offsets have no meaning any more.
         self._broker.drop_notes.note(
             partition, known.offset, start, GapReason.RESET, subscription, records=0
         )
@@ -539,7 +541,7 @@ def _check_partitions(wanted: Subscribe) -> None:
 def _positions(
     subscription: BrokerSubscription, topic: BrokerTopic, epoch: int
 ) -> dict[tuple[str, int], Position]:
-    """Where a subscription is in a topic, whose log is that of `epoch`."""
+    """A subscription's positions in a topic, whose log is that of `epoch`."""
     return {
         (topic.name, cursor.partition.index): Position(
             topic.name,

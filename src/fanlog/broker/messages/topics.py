@@ -1,12 +1,12 @@
-"""Topics and partitions as the broker holds them: the log, and who is at its end.
+"""Topics and partitions in the broker: the log, and the readers at its end.
 
-There may be hundreds of thousands, most of them idle, so an idle partition has no container of
-its own: what it needs when something happens is made then.
+There may be hundreds of thousands, most of them idle, so an idle partition has no container of its
+own: containers are created when they are needed.
 
-A reader is a cursor: a partition, an offset, and who. A subscription is a set of cursors that share
-one way out, an `Outlet`, and one window. Nothing is queued for either: what goes to many readers is
-one piece of memory, and a reader that can't take it is left holding a view, never a copy.
-Partitions know their cursors and cursors their partition, so all of them are in this file.
+A reader is a cursor: a partition, an offset, and an owner. A subscription is a set of cursors that
+share one `Outlet` and one window. Nothing is queued for either: many readers get the same piece of
+memory, and a reader that can't take it keeps a view, never a copy. Partitions know their cursors
+and cursors their partition, so all of them are in this file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNLIMITED = 1 << 62
 
 
 class Submission:
-    """What one publisher put into one partition in this turn."""
+    """The batches of one publisher for one partition in this turn."""
 
     __slots__ = ("acks", "origin", "producers")
 
@@ -51,9 +51,9 @@ class Submission:
 
 
 class Partition:
-    """A partition's log and the readers at its end. `visible_end` is how far readers may see;
-    `next_offset` counts what was taken in and is not in the log yet. From `ranked_from` on there
-    may be batches with a priority; None if there are none."""
+    """A partition's log and the readers at its end. Readers may see offsets below `visible_end`;
+    `next_offset` also counts batches that are not in the log yet. From `ranked_from` on there may
+    be batches with a priority; None if there are none."""
 
     __slots__ = (
         "durability",
@@ -132,7 +132,7 @@ class Partition:
 
 
 class BrokerTopic:
-    """A named stream. `deleted` is seen by whoever still holds on to it."""
+    """A named stream. `deleted` is for code that still has a reference to it."""
 
     __slots__ = (
         "counters",
@@ -163,13 +163,13 @@ class BrokerTopic:
         self.seen_messages = 0
         self.seen_bytes = 0
         self.rates: tuple[float, float] | None = None
-        # What bounds it beside its settings; see `metering.py`.
+        # Its limits besides its settings; see `metering.py`.
         self.limits: TopicLimits | None = None
         self.deleted = False
 
     def grow(self) -> list[Partition]:
-        """Takes in the logs that its store has got since; returns the partitions that are new.
-        The list is another one: whoever is in the middle of the old one goes on with that."""
+        """Adds the logs that its store has created since; returns the new partitions. The list is a
+        new one: code that iterates over the old one continues with that."""
         self.settings = self.stored.settings
         known = len(self.partitions)
         new = [Partition(self, i, log) for i, log in enumerate(self.stored.logs) if i >= known]
@@ -197,7 +197,7 @@ TopicViews = Callable[[BrokerTopic], AnyView]
 
 
 class Outlet(Protocol):
-    """The way out to one connection. `blocked` means that the peer takes nothing more for now;
+    """The broker's interface to one connection. `blocked` means that the peer takes nothing now;
     when it does again, the outlet calls `FanOut.resume(outlet)`."""
 
     blocked: bool
@@ -210,7 +210,7 @@ class Outlet(Protocol):
         ...
 
     def hold(self, piece: SendBuffer, sent: int) -> None:
-        """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
+        """Keeps a view of the rest of a piece after `send`, and blocks until it is sent."""
         ...
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
@@ -227,16 +227,16 @@ class Outlet(Protocol):
 
 
 class Keeper(Protocol):
-    """Who manages a subscription's life: it may be lost with its connection, or leave."""
+    """Manages a subscription's life: it may be lost with its connection, or leave."""
 
     def lost(self, subscription: BrokerSubscription) -> None: ...
     def leave(self, subscription: BrokerSubscription) -> None: ...
 
 
 class BrokerSubscription:
-    """`sent_bytes` may run up to `limit_bytes`, which the reader moves as it takes messages in;
-    a piece that was begun is finished, so it can overshoot by one. Who reads is in `client`, as it
-    calls itself, and in `durable` or `group`."""
+    """`sent_bytes` may grow up to `limit_bytes`, which the reader moves as it takes messages; a
+    started piece is finished, so it can overshoot by one. `client` is the reader's name for itself;
+    `durable` or `group` is its durable name."""
 
     __slots__ = (
         "absent",
@@ -301,13 +301,12 @@ class BrokerSubscription:
         self.opening_gaps: list[tuple[Gap, int]] = []
         # Where a reader that came back was in topics that do not exist at present.
         self.absent: dict[tuple[str, int], Position] | None = None
-        # Of a reader with a pattern: what it may read of all that matches. None: everything.
+        # For a pattern: the matching topics that the reader may read. None means all.
         self.permit: Permit | None = None
-        # What its reader was allowed so that it could begin, to be asked again.
+        # The permissions that it started with, to be checked again.
         self.asked: tuple[tuple[Verb, str], ...] = ()
         self.closed = False
-        # What happens to its topics before it starts: its reader does not know of it yet. None
-        # once it does.
+        # Events of its topics before its reader knows of the subscription. None after that.
         self.held: list[Callable[[], None]] | None = None
         # Whether the reader keeps a mirror, and has to know all about its topics.
         self.mirror = False

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fanlog.broker.messages.topics import Cursor, Partition
     from fanlog.broker.ports import Origin
 
-# Batches that may still be delivered to somebody. Each is a few hundred bytes.
+# Batches that may still be delivered. Each takes a few hundred bytes.
 _FOLLOWED_MAX = 1024
 # Spans for readers of one batch that come later, and for its jobs. With thousands of readers a
 # trace would be nothing else.
@@ -88,7 +88,7 @@ class Traces:
         self._gap = self._next_gap() if self._ratio else 0
 
     def maybe_begin(self) -> TraceContext | None:
-        """A new trace, for its share of what belongs to none."""
+        """A new trace, for a share of the batches without one."""
         if not self._ratio or self.spans.chance() >= self._ratio or not self.spans.admits():
             return None
         return self.spans.new_trace()
@@ -101,12 +101,12 @@ class Traces:
 
     @property
     def recent(self) -> dict[Partition, deque[TracedBatch]]:
-        """What may still be delivered to somebody."""
+        """Batches that may still be delivered."""
         self.settle()
         return self._recent
 
     def settle(self) -> None:
-        """Makes spans of what has happened."""
+        """Makes spans of the noted events."""
         pending, self.sampled.pending = self.sampled.pending, []
         for one in pending:
             if isinstance(one, SampledBatch):
@@ -122,8 +122,8 @@ class Traces:
             self._follow(TracedBatch(noted, kept))
 
     def take_some(self, data: bytes, at: int, origin: Origin, take: TakeBatch, find: Find) -> int:
-        """Takes the whole batches from `at` on, and begins a trace with some of those that belong
-        to none."""
+        """Takes the whole batches from `at` on, and starts a trace for some of those without
+        one."""
         sampled = self.sampled
         begin, size, traced = at, len(data), bool(sampled.noted)
         if traced:
@@ -215,7 +215,7 @@ class Traces:
         return context
 
     def refused(self, partition: Partition, stored_end: int, error: FanlogError) -> None:
-        """What was taken in from `stored_end` on is not stored. Other batches get its offsets."""
+        """Batches from `stored_end` on were not stored. Other batches get their offsets."""
         end_us = self.spans.now_us()
         for followed in [f for f in self.recent.get(partition, ()) if f.next > stored_end]:
             for mark in followed.marks if followed.appended is None else ():
@@ -240,15 +240,15 @@ class Traces:
     # Out
 
     def _past(self, partition: Partition, first: int) -> Iterator[TracedBatch]:
-        """What is followed from the offset `first` on, in its order. Mostly that is nothing, and
-        the last one says so."""
+        """The followed batches from offset `first` on, in order. Mostly there are none, which the
+        last one shows."""
         mine = self._recent.get(partition)
         if mine and mine[-1].next > first:
             for number in range(bisect_right(mine, first, key=_NEXT), len(mine)):
                 yield mine[number]
 
     def sent(self, cursor: Cursor, first: int, next: int) -> None:
-        """A reader that was behind has got these offsets."""
+        """A reader that was behind has received these offsets."""
         self.settle()
         reader = cursor.subscription
         for followed in self._past(cursor.partition, first):

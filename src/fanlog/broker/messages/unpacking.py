@@ -1,8 +1,8 @@
-"""Where batches are decoded: small ones on the loop, large ones in threads, so that nobody waits.
+"""Decodes batches: small ones on the loop, large ones in threads, so that nobody waits.
 
-What is judged is what decoding will take, which a batch says itself (`decoding_bytes`): unpacked
-bytes where it is compressed, and something for each record. All that is unpacked in threads at a
-time is bounded, whoever asked for it; the rest waits its turn.
+The measure is the cost of decoding, which the batch itself shows (`decoding_bytes`): unpacked bytes
+if it is compressed, and an amount for each record. The total unpacked in threads at a time is
+limited; the rest waits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fanlog.format.columns import read_sizes, sizes_at
 from fanlog.format.header import HEADER_BYTES, BatchHeader, Bytes
 
 T = TypeVar("T")
-# Decoding a record takes about as long as unpacking so many bytes.
+# Decoding a record takes about as long as unpacking this many bytes.
 _RECORD_BYTES = 4
 # Rendering one as JSON takes this much longer, and its bytes a share of what unpacking takes.
 _RENDERED_RECORD_BYTES = 12
 _RENDERED_SHARE = 16
-# What is decoded in one go in a thread, unless a single batch is larger.
+# Bytes decoded at once in a thread, unless a single batch is larger.
 _STRETCH_BYTES = 1 << 20
 # Others have work for those threads too.
 _AT_A_TIME = 2
 
 
 def decoding_bytes(data: Bytes, at: int, header: BatchHeader, limits: UnpackLimits) -> int:
-    """What decoding the batch at `at` takes. One that will be refused takes next to nothing."""
+    """The cost of decoding the batch at `at`. One that will be refused costs almost nothing."""
     work = _RECORD_BYTES * header.record_count
     if not header.codec:
         return work
@@ -53,7 +53,7 @@ class _Job(NamedTuple):
 
 
 class Unpacker:
-    """All of it belongs to the loop, but for the work itself."""
+    """Used on the loop only, except for the work itself."""
 
     def __init__(self, runtime: Runtime, options: BrokerOptions) -> None:
         self._runtime = runtime
@@ -65,11 +65,11 @@ class Unpacker:
         self.running_bytes = 0
 
     def is_small(self, work_bytes: int) -> bool:
-        """Whether so much may be decoded on the loop."""
+        """Whether a cost is small enough for the loop."""
         return work_bytes <= self._loop_bytes_max
 
     def decoding_bytes(self, piece: Bytes, *, records: bool = False) -> int:
-        """What decoding all batches of a piece takes; with `records`, their rendering too."""
+        """The cost of decoding all batches of a piece; with `records`, of rendering them too."""
         return sum(
             self._work(piece, at, header, records=records) for at, header in split_batches(piece)
         )
@@ -84,8 +84,8 @@ class Unpacker:
     def first_stretch(
         self, piece: memoryview, *, records: bool = False
     ) -> tuple[memoryview, int, int]:
-        """As many of a piece's first batches as are decoded in one go, and one at least; what that
-        takes; and the offset behind them."""
+        """The first batches of a piece that are decoded at once, at least one; their cost; and the
+        offset after them."""
         work = end = next_offset = 0
         for at, header in split_batches(piece):
             more = self._work(piece, at, header, records=records)

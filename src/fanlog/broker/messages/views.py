@@ -32,13 +32,13 @@ from fanlog.format.web_views import Decoded, RecordView
 logger = logging.getLogger("fanlog.broker")
 
 _ViewKey = tuple[AnyView, int, int]
-# What an entry of the cache costs beside its bytes.
+# Memory of a cache entry besides its bytes.
 _ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
 ViewKey = tuple[Partition, View]
 
 
-# Hears what was rendered, on the loop.
+# Gets the rendering, on the loop.
 Rendered = Callable[[memoryview], None]
 
 
@@ -89,8 +89,8 @@ class Renderer:
         return values
 
     def records_of(self, partition: Partition, piece: bytes) -> Decoded | None:
-        """The records of a piece that this turn has shown, decoded once for all who want them; None
-        if they can't be had on the loop."""
+        """The records of a piece of this turn, decoded once for all readers; None if that takes too
+        long for the loop."""
         piece_before, decoded = self._decoded.get(partition, (b"", ()))
         if piece_before is piece:
             return decoded
@@ -106,8 +106,8 @@ class Renderer:
         return decoded if piece_before is piece else None
 
     def compose(self, places: tuple[ViewKey, ...]) -> tuple[bytes, int]:
-        """What the turn has shown in these views, in the order in which it was published, and how
-        many messages that is: for readers of several, who share it if they have the same."""
+        """The messages of this turn in these views, in the order of publishing, and their number:
+        for readers of several partitions. Readers with the same views share it."""
         composed = self._composed.get(places)
         if composed is None:
             views: dict[Partition, list[View]] = {}
@@ -145,8 +145,8 @@ class Renderer:
     def render_kept(
         self, partition: Partition, view: AnyView, piece: memoryview, first_offset: int
     ) -> memoryview:
-        """A view of a piece from the tail or from disk, for a reader that is behind and wants it
-        from `first_offset` on. Those that are behind together share it."""
+        """Renders a piece from the tail or from disk from `first_offset` on, for a reader that is
+        behind. Readers that are behind together share it."""
         key = _key(partition, view, piece, first_offset)
         known = self._known(key, len(piece))
         if known is not None:
@@ -163,7 +163,7 @@ class Renderer:
         first_offset: int,
         done: Rendered,
     ) -> int:
-        """The same of a piece's first batches, in a thread. Returns the offset behind them."""
+        """Renders a piece's first batches in a thread. Returns the offset after them."""
         records = isinstance(view, RecordView)
         stretch, work, next_offset = self._unpacker.first_stretch(piece, records=records)
         key = _key(partition, view, stretch, first_offset)
@@ -223,7 +223,7 @@ class Renderer:
         return decoded
 
     def _report(self, partition: Partition, unreadable: list[Unreadable]) -> None:
-        """Counts records that nobody will be shown. A flood of them is one log line a second."""
+        """Counts records that can't be shown. A flood of them is one log line a second."""
         for found in unreadable:
             header, fault = found.batch.header, found.fault
             lost = header.record_count
@@ -309,7 +309,7 @@ def _unreadable_of(decoded: Decoded) -> list[Unreadable]:
 
 
 def decode_records(topic: str, piece: bytes | memoryview, limits: UnpackLimits) -> Decoded:
-    """The records of all batches in a piece; in the place of a batch that does not decode, why."""
+    """The records of all batches in a piece; for a batch that does not decode, the error."""
     decoded: list[RenderedRecords | Unreadable] = []
     view = memoryview(piece)
     for at, header in split_batches(piece):
@@ -324,8 +324,8 @@ def decode_records(topic: str, piece: bytes | memoryview, limits: UnpackLimits) 
 def decode_values(
     topic: str, piece: bytes | memoryview, limits: UnpackLimits
 ) -> tuple[Values, list[Unreadable]]:
-    """The values of all batches in a piece, and those batches that do not decode: a producer's
-    fault that nobody saw on the way in."""
+    """The values of all batches in a piece, and the batches that do not decode: a producer's fault
+    that was not noticed at intake."""
     values: list[bytes | None] = []
     unreadable: list[Unreadable] = []
     view = memoryview(piece)

@@ -1,5 +1,5 @@
-"""Wire forms other than the batch: a view turns the same messages into what one protocol sends.
-`views.py` renders them, once for all readers that share one."""
+"""Wire forms other than the batch: a view renders the same messages for one protocol. `views.py`
+renders them once for all readers that share one."""
 
 from __future__ import annotations
 

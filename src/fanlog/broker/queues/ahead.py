@@ -52,7 +52,7 @@ class Ahead:
         self._at = 0
 
     def read(self, batches_max: int) -> tuple[int, bool]:
-        """Reads at most `count` headers. Returns how many it read, and whether one had a
+        """Reads at most `batches_max` headers. Returns how many it read, and whether one had a
         priority."""
         left, found = batches_max, False
         while self._pieces and left > 0 and not self.is_full:

@@ -316,7 +316,7 @@ class Jobs:
         return expired
 
     def release(self, worker: str, kept: Iterable[OffsetRange] = ()) -> int:
-        """Releases a worker's jobs, except `keep`; their failures do not rise. Returns their
+        """Releases a worker's jobs, except `kept`; their failures do not rise. Returns their
         number."""
         keep: set[int] = set()
         for first, next in joined(kept):

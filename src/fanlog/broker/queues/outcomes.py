@@ -23,9 +23,9 @@ _MS_US = 1000
 # Longest time that an outcome can ask for: a day.
 _DELAY_MS_MAX = 86_400_000
 _REASON_CHARACTERS_MAX = 4096
-# Those that change what is stored.
+# Outcomes that are written to the ledger.
 _WRITTEN = (OutcomeKind.ACK, OutcomeKind.NACK, OutcomeKind.REJECT)
-# What is settled before others get their turn.
+# Outcomes settled before others get their turn.
 _OUTCOMES_A_TURN = 8192
 
 
@@ -36,7 +36,7 @@ class OutcomeHost(Protocol):
     def soon(self, call: Callable[[], None], /) -> object: ...
     def epoch(self) -> int: ...
     def known_until(self, partition: Partition, epoch: int) -> int:
-        """Up to which offset a partition is what it was in an epoch."""
+        """The offset up to which a partition is unchanged since an epoch."""
         ...
 
     def change_entry(
@@ -70,15 +70,14 @@ class _Request:
         self.pending = 1
 
     def part_done(self) -> None:
-        """Answers once what it says is durable, and none of its jobs is on the way to the dead
-        letters."""
+        """Answers when the outcomes are durable, and all dead letters of the request are stored."""
         self.pending -= 1
         if not self.pending:
             self.answer(Settled(tuple(self.late)))
 
 
 class _Change:
-    """What a turn changes in a queue partition, as it is written down."""
+    """The changes of a turn in a queue partition, as they are written."""
 
     __slots__ = ("dead", "done", "failures", "queue")
 
@@ -86,13 +85,14 @@ class _Change:
         self.queue = queue
         self.done: list[OffsetRange] = []
         self.failures: list[JobFailure] = []
-        # What becomes a dead letter in this turn: an ack that comes behind it is late.
+        # Jobs that become dead letters in this turn: a later ack is too late.
         self.dead: list[OffsetRange] = []
 
 
 class Outcomes:
-    """One write is under way at a time. What comes meanwhile is written when it has taken effect,
-    all together: so it is always decided by what holds, and a slow disk gets larger writes."""
+    """One write is under way at a time. Outcomes that arrive meanwhile are written together when it
+    has taken effect: so each decision uses the current state, and a slow disk gets larger
+    writes."""
 
     def __init__(self, host: OutcomeHost) -> None:
         self._host = host
@@ -116,7 +116,7 @@ class Outcomes:
             self._host.soon(self._turn)
 
     def _take_some(self) -> list[_Request]:
-        """What is written together."""
+        """The requests that are written together."""
         outcomes = 0
         for i, request in enumerate(self._requests):
             outcomes += len(request.settle.outcomes)
@@ -189,15 +189,15 @@ class Outcomes:
         return part
 
     def _limit(self, request: _Request, part: QueuePartition) -> int:
-        """A crash may have taken jobs that were handed out before. From this offset on there are
-        others, of which an outcome from then says nothing."""
+        """A crash may have lost jobs that were handed out before. From this offset on there are
+        other jobs, which an old outcome is not about."""
         epoch = request.settle.epoch
         if epoch in (0, self._host.epoch()):
             return OFFSET_MAX
         return self._host.known_until(part.partition, epoch)
 
     def _note(self, request: _Request, changes: dict[QueuePartition, _Change], now_us: int) -> None:
-        """Collects what is to be written: what will be done, and what will have failed."""
+        """Collects the entries to write: jobs that will be done, and jobs that will have failed."""
         queue = request.worker.queue
         for outcome in request.settle.outcomes:
             part = self._queue_partition(request, outcome)
@@ -213,7 +213,7 @@ class Outcomes:
             if first >= next:
                 continue
             if outcome.verb == OutcomeKind.ACK:
-                # Whoever is late must not undo a dead letter that is still on its way.
+                # A late ack must not undo a dead letter that is on its way.
                 change.done += _without(first, next, [*jobs.dead(first, next), *change.dead])
                 continue
             held = [
@@ -231,7 +231,8 @@ class Outcomes:
             ]
 
     def _end(self, request: _Request, part: QueuePartition) -> int:
-        """Up to where jobs can have been handed out. Of before a restart nobody knows."""
+        """The offset up to which jobs can have been handed out. From before a restart it is
+        unknown."""
         if 0 < request.settle.epoch < self._host.epoch():
             return max(part.jobs.next, part.partition.visible_end)
         return part.jobs.next
@@ -246,7 +247,7 @@ class Outcomes:
         return part.jobs.finish(first, next)
 
     def _entries(self, changes: dict[QueuePartition, _Change]) -> list[Entry]:
-        """What is to be written; nothing of topics that live in memory."""
+        """The entries to write; none for memory topics."""
         return [
             self._host.change_entry(change.queue, part, change.done, change.failures)
             for part, change in changes.items()
@@ -294,7 +295,7 @@ class Outcomes:
 
 
 def _without(first: int, next: int, others: list[OffsetRange]) -> list[OffsetRange]:
-    """What is left of a range without others."""
+    """The parts of a range that are in none of the others."""
     left: list[OffsetRange] = []
     for other_first, other_next in sorted(others):
         if first < min(other_first, next):
@@ -316,7 +317,7 @@ def _unsettle(jobs: Jobs, first: int, next: int, worker: str) -> None:
 
 
 def _due(queue: Queue, part: QueuePartition, outcome: JobOutcome, now_us: int) -> RetryTime:
-    """When the jobs of a nack may be tried again: as the worker says, or by the queue's rule."""
+    """When nacked jobs are tried again: the worker's delay, or the queue's rule."""
     if outcome.delay_ms < 0:
         return queue.due(part, now_us)
     due_us = now_us + min(outcome.delay_ms, _DELAY_MS_MAX) * _MS_US

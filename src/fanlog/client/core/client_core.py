@@ -44,8 +44,8 @@ _PINGS_UNANSWERED_MAX = 3
 
 
 class ClientCore:
-    """`state` says what is possible now (`states.py`). `closed` is why no connection will come any
-    more."""
+    """`state` decides what is possible now (`states.py`). `closed` is the reason why there will be
+    no further connection."""
 
     def __init__(self, options: ClientOptions, *, verify: bool = True) -> None:
         self._name = options.name
@@ -81,14 +81,14 @@ class ClientCore:
         return hello(self._name, login)
 
     def resumed(self) -> None:
-        """What the last connection had is back: others may ask now."""
+        """The state of the last connection is restored: requests may be sent now."""
         if self.state not in CONVERSING:
             raise self.closed or self.lost_error()
         self._change(ConnectionChange.RESUME)
 
     def lose(self, why: Exception | None, peer: str = "the broker") -> FanlogError:
         """The connection is gone, or given up. Fails all requests on it. Returns the error for
-        whoever waits for the connection."""
+        callers that wait for the connection."""
         before = self.state
         self._change(ConnectionChange.LOSE)
         if before in (ConnectionState.LOST, ConnectionState.CLOSED):
@@ -100,11 +100,11 @@ class ClientCore:
         return self._farewell or not_greeted(peer, why)
 
     def lost_error(self) -> ConnectionLostError:
-        """Why there is no connection."""
+        """The reason why there is no connection."""
         return lost_error(self._lost_because)
 
     def close(self, error: FanlogError) -> None:
-        """Ends it for good; `error` is what everybody gets from now on."""
+        """Closes for good; every later call gets `error`."""
         if self.closed is None:
             self.closed = error
             self._change(ConnectionChange.CLOSE)
@@ -116,11 +116,11 @@ class ClientCore:
     # Bytes in
 
     def feed(self, data: bytes, now: float) -> Iterator[Event]:
-        """The events in what came, but for answers, which go to those who wait for them. Raises
-        FormatError for what no broker sends, or not now."""
+        """The events in received bytes, except answers, which go to their requests. Raises
+        FormatError for frames that no broker sends, or not now."""
         self.heartbeat.heard(now)
         for event in self._reader.feed(data):
-            # Whoever handled the last event may have ended the connection.
+            # The handler of the last event may have ended the connection.
             if self.state not in HEARING:
                 return
             if self._is_for_shell(event):
@@ -142,7 +142,7 @@ class ClientCore:
         return type(event) not in _HANDLED_HERE or self._handle(event)
 
     def _handle(self, event: Event) -> bool:
-        """Does what the core does with an event. True if it is for the shell as well."""
+        """Handles an event in the core. True if it is for the shell as well."""
         match event:
             case Answered(number, payload):
                 self.requests.answered(number, payload)

@@ -1,4 +1,4 @@
-"""What a broker sends, as events: bytes in, events out. Bytes may be cut anywhere."""
+"""Frames of the broker as events: bytes in, events out. Bytes may be cut anywhere."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Leased(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The broker has ended a follower; the connection goes on."""
+    """The broker has ended a follower; the connection continues."""
 
     subscription: int
     error: FanlogError
@@ -135,7 +135,7 @@ class BrokerEventReader:
         self._begun = False
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events in what the broker sent. Raises FormatError if it is damaged."""
+        """The events in received bytes. Raises FormatError if they are damaged."""
         if not self._begun:
             check_welcome(data)
             self._begun = True

@@ -1,4 +1,4 @@
-"""The begin of a connection: what the client says first, and why a broker has not greeted back."""
+"""The start of a connection: the client's HELLO, and the errors without a WELCOME."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hello(client: str, login: Login | None = None) -> bytes:
 
 
 def no_greeting(peer: str, timeout_seconds: float) -> ConnectError:
-    """Something accepts connections there, and says nothing."""
+    """A server accepts connections there, and does not answer."""
     return ConnectError(
         f"Something listens at {peer}, but it did not greet as a Fanlog broker within "
         f"{timeout_seconds} s. Is it another program, or a broker that is stopped or overloaded? "

@@ -1,4 +1,4 @@
-"""Requests and their answers: numbers, who waits, and what may be asked again after a loss."""
+"""Requests and their answers: numbers, waiting callers, and what may be repeated after a loss."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ REQUEST_NUMBER_MAX = 0xFFFFFFFF
 
 
 class RequestWaiter(Protocol):
-    """Who waits for one answer. Exactly one of these is called, and not more than once."""
+    """Waits for one answer. Exactly one of these is called, once."""
 
     def answered(self, payload: bytes) -> None: ...
     def failed(self, error: FanlogError) -> None: ...
 
 
 class RequestTable:
-    """The requests of a client that are not answered, over all its connections: a number is not
-    used again soon, so that a late answer is nobody's."""
+    """The pending requests of a client, over all its connections. A number is not reused soon, so
+    that a late answer matches no request."""
 
     __slots__ = ("_number", "_waiting")
 
@@ -30,13 +30,13 @@ class RequestTable:
         return len(self._waiting)
 
     def add(self, waiter: RequestWaiter) -> int:
-        """The number of one more request. 0 is nobody's."""
+        """The number of the next request. 0 is never used."""
         self._number = self._number % REQUEST_NUMBER_MAX + 1
         self._waiting[self._number] = waiter
         return self._number
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Forgets a request: its answer will be dropped."""
         self._waiting.pop(number, None)
 
     def answered(self, number: int, payload: bytes) -> None:

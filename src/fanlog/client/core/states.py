@@ -51,7 +51,7 @@ _S, _C = ConnectionState, ConnectionChange
 TRANSITIONS: dict[ConnectionState, dict[ConnectionChange, ConnectionState]] = {
     _S.NEW: {_C.DIAL: _S.DIALING, _C.LOSE: _S.LOST, _C.CLOSE: _S.CLOSED},
     _S.DIALING: {_C.GREET: _S.GREETING, _C.LOSE: _S.LOST, _C.CLOSE: _S.CLOSED},
-    # A broker that stops tells all its connections, greeted or not.
+    # A broker that stops notifies all its connections, greeted or not.
     _S.GREETING: {
         _C.WELCOME: _S.RESUMING,
         _C.DRAIN: _S.GREETING,
@@ -65,7 +65,7 @@ TRANSITIONS: dict[ConnectionState, dict[ConnectionChange, ConnectionState]] = {
         _C.CLOSE: _S.CLOSED,
     },
     _S.READY: {_C.DRAIN: _S.DRAINING, _C.LOSE: _S.LOST, _C.CLOSE: _S.CLOSED},
-    # What was being resumed may end after the broker has said that it stops.
+    # Resuming may end after the broker has announced its stop.
     _S.DRAINING: {
         _C.RESUME: _S.DRAINING,
         _C.DRAIN: _S.DRAINING,
@@ -79,7 +79,7 @@ TRANSITIONS: dict[ConnectionState, dict[ConnectionChange, ConnectionState]] = {
 
 # The states in which a request can be sent and answered. Tuples: a set would hash names each time.
 CONVERSING = (_S.READY, _S.RESUMING, _S.DRAINING)
-# The states in which bytes from the broker count. What comes in others is dropped.
+# The states in which bytes from the broker are processed. In others they are dropped.
 HEARING = (*CONVERSING, _S.GREETING)
 
 

@@ -14,7 +14,7 @@ _REFRESH_AGAIN_SECONDS = 2.0
 
 
 class HeartbeatStep(Enum):
-    """What `Heartbeat.check` asks for."""
+    """The action that `Heartbeat.check` asks for."""
 
     REST = auto()
     PING = auto()
@@ -40,8 +40,8 @@ class Heartbeat:
         self._heard_at = now
 
     def check(self, now: float, expected_seconds: float) -> HeartbeatStep:
-        """Called every `expected_seconds`. If it comes much later, this program was stalled: that
-        says nothing about the broker."""
+        """Called every `expected_seconds`. If a call comes much later, this program was stalled,
+        and not the broker."""
         late = now - self._checked_at - expected_seconds
         self._checked_at = now
         if late > self._ping_seconds:
@@ -74,8 +74,8 @@ class ConnectAttempts:
 
 
 class LoginPlan:
-    """What was shown to the broker, and when to show something fresh. `refreshable`: the next login
-    may be another, because it comes from a file or a function."""
+    """The credentials shown to the broker, and when to show new ones. `refreshable`: the next login
+    may differ, because it comes from a file or a function."""
 
     __slots__ = ("_refresh_at", "_refreshable", "_refused", "_shown")
 
