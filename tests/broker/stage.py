@@ -354,7 +354,7 @@ class Stage:
         """One fetch; raises what it brings instead."""
         found = self.core.catalog.get(topic).partitions[partition]
         got: list[list[memoryview] | FanlogError] = []
-        self.core.fetch(found, offset, 1 << 20, got.append)
+        self.core.reading.fetch(found, offset, 1 << 20, got.append)
         self.run()
         (result,) = got
         if isinstance(result, FanlogError):

@@ -271,7 +271,7 @@ async def test_it_is_read_like_any_topic_and_its_own_readers_are_not_noted(data:
         slow.room = 0
         woken: list[bool] = []
         partition = on.core.catalog.get(DROPS_TOPIC).partitions[0]
-        on.core.when_more(partition, lambda: woken.append(True))
+        on.core.reading.when_more(partition, lambda: woken.append(True))
         reader = await on.subscribe("t", policy=SlowPolicy.SKIP)
         miss(on, reader)
         assert len(after(on)) == 1

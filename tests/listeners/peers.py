@@ -274,7 +274,7 @@ class Serving:
                 else:
                     found.set_result(got)
 
-            self.node.core.fetch(partition, offset, 1 << 20, done)
+            self.node.core.reading.fetch(partition, offset, 1 << 20, done)
             for piece in await found:
                 for at, header in split_batches(piece):
                     check_batch(piece, at)

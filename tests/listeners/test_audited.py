@@ -116,7 +116,7 @@ class Audited:
         found: list[AuditRecord] = []
         while len(found) < partition.visible_end:
             got: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self.node.core.fetch(partition, len(found), 1 << 20, got.set_result)
+            self.node.core.reading.fetch(partition, len(found), 1 << 20, got.set_result)
             for piece in await got:
                 for at, header in split_batches(piece):
                     batch = Batch(piece[at : at + header.length], header)

@@ -13,9 +13,11 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
+from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.ports import Runtime
+from fanlog.broker.transactions.transactions import Transactions
 from fanlog.errors import (
     BackupError,
     InvalidArgumentError,
@@ -26,9 +28,6 @@ from fanlog.log.backup.point import BackupPoint, FileEntry, TopicMoment, encode_
 from fanlog.log.faults import write_error
 from fanlog.log.store import LogStore
 from fanlog.model import MIB
-
-if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -73,10 +72,21 @@ class HeldPoint:
             return await in_background(runtime, lambda: _read(path, at, size))
 
 
+class BackedUpBroker(Protocol):
+    """What a backup holds beside the files of the log, and who made it."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def transactions(self) -> Transactions: ...
+    @property
+    def release(self) -> str: ...
+
+
 class Backups:
     """The points of one broker."""
 
-    def __init__(self, broker: BrokerCore, store: LogStore, runtime: Runtime) -> None:
+    def __init__(self, broker: BackedUpBroker, store: LogStore, runtime: Runtime) -> None:
         self._broker = broker
         self._store = store
         self._runtime = runtime

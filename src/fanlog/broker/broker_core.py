@@ -28,17 +28,17 @@ from fanlog.broker.lifecycle.raising import Raising
 from fanlog.broker.lifecycle.truncation import check_deletion, delete_records
 from fanlog.broker.messages.catalog import Catalog, changed_settings
 from fanlog.broker.messages.checks import Checks
-from fanlog.broker.messages.drop_notes import DropNotes
+from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
 from fanlog.broker.messages.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.fetch_memory import FetchMemory
 from fanlog.broker.messages.inboxes import INBOX_SETTINGS, is_inbox
 from fanlog.broker.messages.intake import Intake
-from fanlog.broker.messages.last import last_offsets
 from fanlog.broker.messages.loader import BlockSource, Loader
 from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.positions import checked_position
 from fanlog.broker.messages.publish_log import PublishLog
+from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
@@ -59,6 +59,7 @@ from fanlog.broker.state.internal import InternalTopics
 from fanlog.broker.state.ledger import Done
 from fanlog.broker.state.named_producers import NamedProducers
 from fanlog.broker.state.pipelines import Pipelines
+from fanlog.broker.threads import threaded
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_limits import NO_LIMITS, LimitOptions
@@ -67,10 +68,8 @@ from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
     LimitError,
-    TopicNotFoundError,
     allow_more,
 )
-from fanlog.format.batch import split_batches
 from fanlog.format.messages import (
     BrokerStatus,
     ListTopics,
@@ -81,14 +80,11 @@ from fanlog.format.messages import (
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.format.trace_context import SampledRecord
-from fanlog.log.lookup import out_of_range
-from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
 from fanlog.model import (
     DURABLE_NAME_BYTES_MAX,
     GROUP_PREFIX,
     TRANSACTION_PREFIX,
-    Start,
     TopicInfo,
     TopicSettings,
 )
@@ -117,6 +113,9 @@ class BrokerCore:
     settings: LiveSettings | None = None
     # Further health checks, such as of certificates: each returns a problem or nothing.
     look_after: Callable[[], str] | None = None
+    _looked_for_room_us = 0
+    # Whether it is about to stop.
+    draining = False
 
     def __init__(
         self,
@@ -149,6 +148,7 @@ class BrokerCore:
         self._trusted = TrustedClock(runtime, log_options.clock_trust_seconds)
         self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes, blocks)
+        self.reading = self._make_reading(log_options)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
         self.unpacker = Unpacker(runtime, options)
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
@@ -164,8 +164,9 @@ class BrokerCore:
             folder = None if store.folder is None else str(store.folder)
             self.audit = AuditLog(self.internal, audit, runtime, folder)
         self.account_ledger = AccountLedger(self.internal)
+        self.pipelines = Pipelines(self.internal, runtime)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
-        self.subscriptions = Subscriptions(self)
+        self.subscriptions = self._make_subscriptions()
         self.groups = GroupCoordinator(self, runtime, options)
         self.queues = Queues(self, runtime, options)
         self.producers = NamedProducers(self.internal, options, runtime)
@@ -201,7 +202,6 @@ class BrokerCore:
             self._trusted.now_us,
             self.unpacker.limits,
         )
-        self._looked_for_room_us = 0
         self._publish_log = PublishLog(self.catalog, self.turns)
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
         self.fetch_memory = FetchMemory(
@@ -212,7 +212,21 @@ class BrokerCore:
         self.connections = 0
         self.fetched_bytes = 0
         self.metrics = Metrics(self, runtime, telemetry)
-        self.draining = False
+
+    def _make_reading(self, options: LogOptions) -> Reading:
+        return Reading(self._loader, options, self._runtime)
+
+    def _make_subscriptions(self) -> Subscriptions:
+        return Subscriptions(
+            self.catalog,
+            self.fan_out,
+            self.reading,
+            self.slices,
+            self.drop_notes,
+            positions=self.durable,
+            open_for_reader=self.open_for_reader,
+            epoch=lambda: self.epoch,
+        )
 
     # What is on disk
 
@@ -291,10 +305,6 @@ class BrokerCore:
     def topic_table(self) -> TopicTable:
         """All topics, to search and sort them."""
         return TopicTable(self, self._runtime)
-
-    @cached_property
-    def pipelines(self) -> Pipelines:
-        return Pipelines(self.internal, self._runtime)
 
     @cached_property
     def overviews(self) -> Overviews:
@@ -515,6 +525,13 @@ class BrokerCore:
 
     # Reading
 
+    def open_for_reader(self, name: str) -> BrokerTopic | None:
+        """A topic that is there as soon as somebody reads it: an inbox, signals, drops."""
+        if name == DROPS_TOPIC:
+            self.drops.make_topic()
+            return self.catalog.find(name)
+        return self.open_topic(name, create=True)
+
     def is_awaited(self, name: str) -> bool:
         """Whether somebody would read a topic of this name."""
         if self.subscriptions.wanted(name):
@@ -531,85 +548,6 @@ class BrokerCore:
         self.fetch_memory.drained(outlet)
         self.fan_out.resume(outlet)
         self.queues.resume(outlet)
-
-    def fetch(
-        self,
-        partition: Partition,
-        offset: int,
-        bytes_max: int,
-        done: Callable[[list[memoryview] | FanlogError], None],
-        *,
-        at_length: bool = False,
-    ) -> None:
-        """Calls `done` with the batches from `offset` on that are available now. Batches on disk
-        come in one block, or with `at_length` in a larger one than readers share."""
-        log = partition.log
-        if partition.topic.deleted:
-            done(
-                TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted while it was read.")
-            )
-        elif offset >= partition.visible_end:
-            done([])
-        elif offset < log.start_offset:
-            done(out_of_range(log.start_offset, offset))
-        elif offset >= log.tail.start_offset:
-            done(log.tail.read(offset, partition.visible_end, bytes_max)[0])
-        else:
-            self._loader.load(
-                partition,
-                offset,
-                lambda got: done(
-                    _as_fault(got) if isinstance(got, Exception) else [_within(got.data, bytes_max)]
-                ),
-                self._bytes_at_length(bytes_max) if at_length else 0,
-            )
-
-    def _bytes_at_length(self, bytes_max: int) -> int:
-        """Bytes that a fetch may read from disk at once; 0 for the block that readers share."""
-        wanted = min(bytes_max, self._log_options.fetch_block_bytes)
-        return wanted if wanted > self._log_options.read_block_bytes else 0
-
-    def load_block(
-        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
-    ) -> None:
-        """Calls `done` with the block on disk from the batch of `offset` on, or with the error."""
-        self._loader.load(partition, offset, done)
-
-    def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
-        """Calls `wake` once when more becomes visible, or the topic goes."""
-        if partition.waiters is None:
-            partition.waiters = {}
-        partition.waiters[wake] = None
-
-    def no_more(self, partition: Partition, wake: Callable[[], None]) -> None:
-        """Cancels a `when_more`: the waiting peer is gone, or its time is over."""
-        if partition.waiters is not None:
-            partition.waiters.pop(wake, None)
-
-    async def find_offset(self, partition: Partition, start: Start) -> int:
-        """Where `start` lies in a partition."""
-        log = partition.log
-        if start.kind == "earliest":
-            return log.start_offset
-        if start.kind == "offset":
-            if start.value < 0:
-                raise InvalidArgumentError(f"An offset is 0 or more, not {start.value}.")
-            return start.value
-        if start.kind == "time":
-            found = await self.threaded(lambda: log.offset_at(start.value))
-            return min(found, partition.visible_end)
-        if start.kind == "last":
-            return (await last_offsets(self, [partition], start.value))[partition.index]
-        return partition.visible_end
-
-    async def find_offsets(self, name: str, start: Start) -> tuple[PartitionOffset, ...]:
-        topic = self.catalog.get(name)
-        if start.kind == "last":
-            found = await last_offsets(self, topic.partitions, start.value)
-            return tuple(PartitionOffset(p.index, found[p.index]) for p in topic.partitions)
-        return tuple(
-            [PartitionOffset(p.index, await self.find_offset(p, start)) for p in topic.partitions]
-        )
 
     # Durable names
 
@@ -719,54 +657,11 @@ class BrokerCore:
         found = (self.catalog.find_partition(*owner) for owner in sorted(self._store.troubled))
         return [partition for partition in found if partition is not None]
 
-    def begun(self, begin: Callable[[Done], None]) -> asyncio.Future[None]:
-        """Starts work at once. The future ends with it, and raises its error."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(fault: FanlogError | None) -> None:
-            if ended.done():
-                return
-            if fault is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(fault)
-
-        begin(done)
-        return ended
-
     async def threaded(self, work: Callable[[], T]) -> T:
         """Awaits blocking work that runs in a thread."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T | Exception) -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self._runtime.in_thread(work, done)
-        return await future
+        return await threaded(self._runtime, work)
 
 
 def _log_failed_look(result: Exception | None) -> None:
     if result is not None:
         logger.error("looking for room on the disk failed: %r", result)
-
-
-def _within(data: memoryview, bytes_max: int) -> memoryview:
-    """As many whole batches as fit, and one at least."""
-    if len(data) <= bytes_max:
-        return data
-    end = 0
-    for at, header in split_batches(data):
-        if end and at + header.length > bytes_max:
-            break
-        end = at + header.length
-    # A copy: a view would keep the whole block in memory.
-    return data if end == len(data) else memoryview(bytes(data[:end]))
-
-
-def _as_fault(fault: Exception) -> FanlogError:
-    return fault if isinstance(fault, FanlogError) else FanlogError(f"Reading failed: {fault}")

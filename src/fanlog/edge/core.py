@@ -11,6 +11,7 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore, log_fault
 from fanlog.broker.messages.loader import BlockDone, BlockSource
+from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import (
     BrokerSubscription,
@@ -21,6 +22,7 @@ from fanlog.broker.messages.topics import (
 )
 from fanlog.broker.ports import Origin, Reader
 from fanlog.broker.state.ledger import Done
+from fanlog.config import LogOptions
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import BrokerStatus, Joined, Subscribe
@@ -61,8 +63,10 @@ class Relaying(Protocol):
 class MirrorSubscriptions(Subscriptions):
     """Each subscription has its target mirrored, for as long as it lasts."""
 
-    def __init__(self, core: EdgeCore) -> None:
-        super().__init__(core)
+    def __init__(self, core: EdgeCore, **ports: Any) -> None:
+        super().__init__(
+            core.catalog, core.fan_out, core.reading, core.slices, core.drop_notes, **ports
+        )
         self._core = core
 
     async def add(
@@ -96,6 +100,21 @@ class MirrorSubscriptions(Subscriptions):
         self._core.upstream.unfollow(subscription.target, subscription.wildcard)
 
 
+class MirrorReading(Reading):
+    """What the mirror does not know is asked for upstream."""
+
+    def __init__(self, core: EdgeCore, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._core = core
+
+    async def find_offset(self, partition: Partition, start: Start) -> int:
+        if start.kind == "latest":
+            return partition.visible_end
+        if start.kind == "offset" and start.value <= partition.visible_end:
+            return await super().find_offset(partition, start)
+        return await self._core.upstream.find_offset(partition, start)
+
+
 class EdgeCore(BrokerCore):
     """`upstream` is set by who makes it, before anybody asks."""
 
@@ -110,7 +129,17 @@ class EdgeCore(BrokerCore):
         self.publisher: Callable[[bytes, int, Origin], int] | None = None
         # Why upstream can't be reached; empty if it can.
         self.problem = ""
-        self.subscriptions = MirrorSubscriptions(self)
+
+    def _make_reading(self, options: LogOptions) -> Reading:
+        return MirrorReading(self, self._loader, options, self._runtime)
+
+    def _make_subscriptions(self) -> MirrorSubscriptions:
+        return MirrorSubscriptions(
+            self,
+            positions=self.durable,
+            open_for_reader=self.open_for_reader,
+            epoch=lambda: self.epoch,
+        )
 
     @property
     def epoch(self) -> int:
@@ -159,13 +188,6 @@ class EdgeCore(BrokerCore):
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
         """Topics go when they go upstream."""
         done(None)
-
-    async def find_offset(self, partition: Partition, start: Start) -> int:
-        if start.kind == "latest":
-            return partition.visible_end
-        if start.kind == "offset" and start.value <= partition.visible_end:
-            return await super().find_offset(partition, start)
-        return await self.upstream.find_offset(partition, start)
 
     def read_block(
         self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone

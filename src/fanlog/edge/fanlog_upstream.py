@@ -174,11 +174,11 @@ class FanlogUpstream:
     async def _visible(self, partition: Partition, offset: int) -> None:
         while partition.visible_end < offset and not partition.topic.deleted:
             more = asyncio.Event()
-            self._core.when_more(partition, more.set)
+            self._core.reading.when_more(partition, more.set)
             try:
                 await more.wait()
             finally:
-                self._core.no_more(partition, more.set)
+                self._core.reading.no_more(partition, more.set)
 
     async def find_offset(self, partition: Partition, start: Start) -> int:
         log = mirror_log(partition)

@@ -415,7 +415,7 @@ class NatsUpstream:
             async with asyncio.timeout(_LEVEL_SECONDS):
                 while partition.visible_end < offset and not partition.topic.deleted:
                     more = asyncio.Event()
-                    self._core.when_more(partition, more.set)
+                    self._core.reading.when_more(partition, more.set)
                     await more.wait()
         except TimeoutError:
             self._core.mirror.skip(partition, offset)

@@ -81,7 +81,7 @@ class _Fetch:
         # once would fill the memory with them.
         session = self.session
         alone = session.fetches.under_way == 1
-        session.broker.fetch(
+        session.broker.reading.fetch(
             self.partition, self.wanted.offset, self.size, self._done, at_length=alone
         )
 
@@ -115,7 +115,7 @@ class _WaitingFetch:
         self._fetch = fetch
         self._all = others
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
-        fetch.session.broker.when_more(fetch.partition, self.wake)
+        fetch.session.broker.reading.when_more(fetch.partition, self.wake)
 
     def wake(self) -> None:
         self.stop()
@@ -123,5 +123,5 @@ class _WaitingFetch:
 
     def stop(self) -> None:
         self._timer.cancel()
-        self._fetch.session.broker.no_more(self._fetch.partition, self.wake)
+        self._fetch.session.broker.reading.no_more(self._fetch.partition, self.wake)
         self._all.pop(self, None)

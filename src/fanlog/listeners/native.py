@@ -647,7 +647,9 @@ class NativeSession:
 
     def tell_at_start(self, subscription: BrokerSubscription) -> None:
         """After the answer: notices for a new reader."""
-        notice = maybe_notice(self.broker, subscription.target, wildcard=subscription.wildcard)
+        notice = maybe_notice(
+            self.broker.catalog, subscription.target, wildcard=subscription.wildcard
+        )
         if notice is not None and self.permit.may(Verb.DESCRIBE, notice.topic):
             subscription.reader.notice(notice)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import check_public_name, missing_topic
+from fanlog.broker.threads import begun
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -121,7 +122,7 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
     session.permit.ask(Verb.MANAGE, name)
 
     # At once, because the next frame may create a topic of that name.
-    durable = session.broker.begun(lambda done: session.broker.delete_topic(name, done))
+    durable = begun(lambda done: session.broker.delete_topic(name, done))
 
     async def deleting() -> None:
         await durable
@@ -144,7 +145,9 @@ def find_offsets(session: NativeSession, request: int, aux: int, payload: memory
 
 
 async def _finding(session: NativeSession, request: int, wanted: messages.FindOffsets) -> None:
-    found = await session.broker.find_offsets(wanted.topic, wanted.start)
+    found = await session.broker.reading.find_offsets(
+        session.broker.catalog.get(wanted.topic), wanted.start
+    )
     epoch = session.broker.epoch
     session.answer(
         request,

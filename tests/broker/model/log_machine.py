@@ -145,7 +145,7 @@ class LogRules(BrokerMachine):
             return
         time_us = self.world.now_us - int(before_seconds * SECOND_US)
         start = Start("time", time_us)
-        found = self.world.ask(self.world.on.core.find_offset(self.partition(place), start))
+        found = self.world.ask(self.world.on.core.reading.find_offset(self.partition(place), start))
         assert found == log.offset_at(time_us)
 
     # What goes

@@ -22,7 +22,7 @@ from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
 from fanlog.model import Gap, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.groups.ports import GroupPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -44,7 +44,7 @@ class GroupBalance:
     action still makes sense.
     """
 
-    def __init__(self, broker: BrokerCore, clocks: Clocks, revoke_us: int) -> None:
+    def __init__(self, broker: GroupPorts, clocks: Clocks, revoke_us: int) -> None:
         self._broker = broker
         self._clocks = clocks
         self._revoke_us = revoke_us

@@ -65,7 +65,7 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.groups.ports import GroupPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -81,7 +81,7 @@ class GroupCoordinator:
     """All groups, with members or with only committed positions. Runs on the loop; after a change,
     groups are balanced at the end of the turn."""
 
-    def __init__(self, broker: BrokerCore, runtime: Runtime, options: BrokerOptions) -> None:
+    def __init__(self, broker: GroupPorts, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self._options = options
@@ -169,7 +169,12 @@ class GroupCoordinator:
             )
         target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            maybe_topic(self._broker, check_not_internal(target), wanted.missing)
+            maybe_topic(
+                self._broker.catalog,
+                self._broker.open_for_reader,
+                check_not_internal(target),
+                wanted.missing,
+            )
         group = self._groups.get(wanted.group)
         if group is None:
             if len(self._groups) >= options.groups_max:
@@ -498,7 +503,7 @@ class GroupCoordinator:
         found: dict[TopicPartition, int] = {}
         for place in seekable(member, wanted):
             partition = self._broker.catalog.get(place[0]).partitions[place[1]]
-            found[place] = await self._broker.find_offset(partition, wanted.start)
+            found[place] = await self._broker.reading.find_offset(partition, wanted.start)
             if found[place] > partition.visible_end:
                 raise OffsetOutOfRangeError(
                     f"Partition {place[1]} of {place[0]!r} ends at offset "

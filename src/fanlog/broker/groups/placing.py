@@ -9,12 +9,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.topics import BrokerTopic
+from fanlog.broker.threads import begun
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import JoinGroup, Position
 from fanlog.model import GROUP_PREFIX, Start, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.groups.ports import GroupPorts
     from fanlog.broker.groups.state import ConsumerGroup
 
 # A pattern may fit very many topics, and a member joins in one turn. A topic past these is read
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ENDS_MAX = 1000
 
 
-def note_ends(broker: BrokerCore, group: ConsumerGroup, wanted: JoinGroup) -> None:
+def note_ends(broker: GroupPorts, group: ConsumerGroup, wanted: JoinGroup) -> None:
     """Notes where topics end as a member joins. Partitions are shared out some turns later, and
     nothing that is published meanwhile may be left out."""
     if wanted.reset != "latest":
@@ -34,7 +35,7 @@ def note_ends(broker: BrokerCore, group: ConsumerGroup, wanted: JoinGroup) -> No
                 group.ends.setdefault(place, partition.visible_end)
 
 
-async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> None:
+async def place_group(broker: GroupPorts, wanted: JoinGroup, start: Start) -> None:
     """Commits the start of a group. Raises if that is not allowed."""
     if start.kind != "time":
         raise InvalidArgumentError(
@@ -46,7 +47,7 @@ async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> No
         places: list[Position] = []
         for partition in topic.partitions:
             if broker.durable.position(name, topic.name, partition.index) is None:
-                offset = await broker.find_offset(partition, start)
+                offset = await broker.reading.find_offset(partition, start)
                 places.append(
                     Position(topic.name, partition.index, offset, broker.epoch, topic.number)
                 )
@@ -55,10 +56,10 @@ async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> No
         if free and not topic.deleted:
             broker.durable.commit([(name, broker.check_positions(name, free))])
     # Nobody reads records that the group could skip after a power cut.
-    await broker.begun(broker.internal.when_durable)
+    await begun(broker.internal.when_durable)
 
 
-def _topics(broker: BrokerCore, wanted: JoinGroup) -> Iterator[BrokerTopic]:
+def _topics(broker: GroupPorts, wanted: JoinGroup) -> Iterator[BrokerTopic]:
     if wanted.wildcard:
         yield from broker.catalog.each_matching(wanted.target)
     elif (topic := broker.catalog.find(wanted.target)) is not None:

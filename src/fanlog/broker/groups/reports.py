@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.state import ConsumerGroup
 from fanlog.broker.messages.positions import continue_at
-from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_not_internal
-from fanlog.errors import FanlogError, PartitionNotFoundError
-from fanlog.format.header import read_header
+from fanlog.errors import PartitionNotFoundError
 from fanlog.format.messages import Position, ResetGroup
 from fanlog.model import (
     GROUP_PREFIX,
@@ -24,11 +21,11 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.groups.ports import GroupPorts
 
 
 async def describe_group(
-    broker: BrokerCore, name: str, group: ConsumerGroup | None, *, waits: bool
+    broker: GroupPorts, name: str, group: ConsumerGroup | None, *, waits: bool
 ) -> GroupInfo:
     """A group with its members, if it has any. `waits`: for members of before the start."""
     positions = broker.durable.positions(GROUP_PREFIX + name)
@@ -64,7 +61,7 @@ async def describe_group(
 
 
 async def _describe_partition(
-    broker: BrokerCore, place: TopicPartition, committed: Position | None, owner: str
+    broker: GroupPorts, place: TopicPartition, committed: Position | None, owner: str
 ) -> GroupPartitionInfo | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):
@@ -82,28 +79,12 @@ async def _describe_partition(
         start_offset=start,
         end_offset=end,
         lag=lag,
-        lag_seconds=await lag_seconds(broker, partition, wanted) if lag else 0.0,
+        lag_seconds=await broker.reading.age_seconds(partition, wanted) if lag else 0.0,
         member=owner,
     )
 
 
-async def lag_seconds(broker: BrokerCore, partition: Partition, offset: int) -> float:
-    """The age of a record: that of its batch, from the header alone."""
-    got: asyncio.Future[list[memoryview] | FanlogError]
-    got = asyncio.get_running_loop().create_future()
-
-    def done(result: list[memoryview] | FanlogError) -> None:
-        if not got.done():
-            got.set_result(result)
-
-    broker.fetch(partition, offset, 1, done)
-    batches = await got
-    if isinstance(batches, FanlogError) or not batches:
-        return 0.0
-    return max(0.0, (broker.now_us() - read_header(batches[0]).append_time_us) / 1e6)
-
-
-async def plan_reset(broker: BrokerCore, wanted: ResetGroup) -> list[ResetStep]:
+async def plan_reset(broker: GroupPorts, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a group, partition by partition. Without a topic, everywhere that it has
     committed; an offset outside of a log becomes the end that is nearer."""
     name = GROUP_PREFIX + wanted.group
@@ -127,7 +108,7 @@ async def plan_reset(broker: BrokerCore, wanted: ResetGroup) -> list[ResetStep]:
         found = broker.catalog.find(place[0])
         if found is not None and place[1] < len(found.partitions):
             partition = found.partitions[place[1]]
-            offset = await broker.find_offset(partition, wanted.start)
+            offset = await broker.reading.find_offset(partition, wanted.start)
             after = min(max(offset, partition.log.start_offset), partition.visible_end)
             steps.append(ResetStep(*place, known.get(place), after))
     return steps

@@ -14,7 +14,7 @@ from fanlog.broker.queues.spans import JobSpan, JobState
 from fanlog.model import GROUP_PREFIX, GroupKind, GroupState, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.ports import ObservedBroker
     from fanlog.broker.messages.topics import Partition
     from fanlog.broker.queues.queue import Queue
     from fanlog.broker.queues.queue_partition import QueuePartition
@@ -76,7 +76,7 @@ class GroupRow:
 class GroupScan:
     """Looks at everything. What was read from disk is known the next time."""
 
-    def __init__(self, broker: BrokerCore) -> None:
+    def __init__(self, broker: ObservedBroker) -> None:
         self._broker = broker
         self.times = RecordTimes(broker)
 
@@ -196,14 +196,14 @@ class Ages:
                 row.add_age(time_us or UNREADABLE)
 
 
-def find_partition(broker: BrokerCore, place: TopicPartition) -> Partition | None:
+def find_partition(broker: ObservedBroker, place: TopicPartition) -> Partition | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):
         return None
     return topic.partitions[place[1]]
 
 
-def wanted_offset(broker: BrokerCore, partition: Partition, committed: Position | None) -> int:
+def wanted_offset(broker: ObservedBroker, partition: Partition, committed: Position | None) -> int:
     """The first record that a group has not committed, as far as the log still has it."""
     start = partition.log.start_offset
     if committed is None:

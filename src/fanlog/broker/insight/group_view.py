@@ -27,8 +27,8 @@ from fanlog.broker.queues.spans import JobSpan, JobState
 from fanlog.model import GROUP_PREFIX, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.groups.state import ConsumerMember
+    from fanlog.broker.insight.ports import ObservedBroker
     from fanlog.broker.insight.record_times import RecordTimes
     from fanlog.broker.messages.topics import BrokerSubscription, Partition
     from fanlog.broker.queues.queue import Queue, QueueWorker
@@ -153,7 +153,7 @@ class GroupView:
             ages.add(row, found.partition, found.wanted)
 
 
-async def view_group(broker: BrokerCore, name: str, times: RecordTimes) -> GroupView | None:
+async def view_group(broker: ObservedBroker, name: str, times: RecordTimes) -> GroupView | None:
     """A group or queue as it is now; None if there is none."""
     queue = broker.queues.find(name)
     if queue is None and not broker.groups.is_known(name):
@@ -168,7 +168,7 @@ async def view_group(broker: BrokerCore, name: str, times: RecordTimes) -> Group
     return view
 
 
-def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[None]:
+def _group_steps(broker: ObservedBroker, view: GroupView, ages: Ages) -> Iterator[None]:
     name = view.row.name
     group = broker.groups.find(name)
     owners: dict[TopicPartition, str] = {}

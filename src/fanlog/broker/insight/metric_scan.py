@@ -30,7 +30,7 @@ from fanlog.telemetry.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.ports import ObservedBroker
 
 # Rates are averages over about so long.
 _RATE_SECONDS = 10.0
@@ -65,7 +65,7 @@ class Scanner:
 
     def __init__(
         self,
-        broker: BrokerCore,
+        broker: ObservedBroker,
         named_max: int,
         listeners: Callable[[], Sequence[PeerSource]] = tuple,
     ) -> None:
@@ -113,7 +113,7 @@ class _RankedTopic(NamedTuple):
 
 
 class _TopicScan:
-    def __init__(self, broker: BrokerCore, named_max: int) -> None:
+    def __init__(self, broker: ObservedBroker, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
         # What topics have published while they were not named: messages, bytes, and what their
@@ -189,7 +189,7 @@ class _TopicScan:
 
 
 class _Groups:
-    def __init__(self, broker: BrokerCore, named_max: int) -> None:
+    def __init__(self, broker: ObservedBroker, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
 
@@ -228,7 +228,7 @@ class _Groups:
 
 
 def group_lag(
-    broker: BrokerCore, name: str, group: ConsumerGroup | None
+    broker: ObservedBroker, name: str, group: ConsumerGroup | None
 ) -> Generator[None, None, tuple[int, int]]:
     """How far a group is behind, and in how many partitions it reads, in steps."""
     committed = broker.durable.committed(GROUP_PREFIX + name)
@@ -250,7 +250,7 @@ def group_lag(
 
 
 class _Queues:
-    def __init__(self, broker: BrokerCore, named_max: int) -> None:
+    def __init__(self, broker: ObservedBroker, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
         # What queues have counted while they were not named: delivered, redelivered, dead letters.
@@ -370,7 +370,7 @@ def topic_metrics(topic: BrokerTopic) -> TopicMetrics:
     )
 
 
-def lag_of(broker: BrokerCore, name: str, index: int, position: Position | None) -> int:
+def lag_of(broker: ObservedBroker, name: str, index: int, position: Position | None) -> int:
     """Messages of a topic partition behind a group's position; all of them if it has none."""
     topic = broker.catalog.find(name)
     if topic is None or index >= len(topic.partitions):

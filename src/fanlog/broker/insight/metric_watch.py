@@ -12,11 +12,11 @@ from fanlog.telemetry.history_series import SeriesOwner
 from fanlog.telemetry.snapshot import GroupMetrics, NamedMetrics, QueueMetrics, TopicMetrics
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.ports import ObservedBroker
 
 
 def watch_steps(
-    broker: BrokerCore, wanted: Iterable[tuple[SeriesOwner, str]]
+    broker: ObservedBroker, wanted: Iterable[tuple[SeriesOwner, str]]
 ) -> Generator[None, None, NamedMetrics]:
     """Looks at those that are there."""
     topics: list[TopicMetrics] = []

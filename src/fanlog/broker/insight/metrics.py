@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.insight.metric_scan import MetricScan, Scanner
 from fanlog.broker.insight.metric_watch import watch_steps
+from fanlog.broker.insight.ports import ObservedBroker
 from fanlog.broker.messages.drop_notes import DropKind
 from fanlog.config_security import TelemetryOptions
 from fanlog.identity import Verb
@@ -29,7 +30,6 @@ from fanlog.telemetry.snapshot import Levels, ListenerMetrics, Snapshot, Times, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.insight.peers import Peer
     from fanlog.broker.messages.topics import Partition
     from fanlog.broker.ports import Runtime
@@ -78,7 +78,7 @@ class Measured(Protocol):
 class Metrics:
     """Snapshots of one process. `node.py` says which `listeners` there are."""
 
-    def __init__(self, broker: BrokerCore, runtime: Runtime, options: TelemetryOptions) -> None:
+    def __init__(self, broker: ObservedBroker, runtime: Runtime, options: TelemetryOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self.options = options
@@ -276,3 +276,10 @@ class Metrics:
             )
             for listener in self.listeners
         )
+
+
+class MeasuredBroker(ObservedBroker, Protocol):
+    """A broker with metrics, which those who summarize it look at as well."""
+
+    @property
+    def metrics(self) -> Metrics: ...

@@ -21,7 +21,7 @@ from fanlog.telemetry.recent import Latencies, Rates, Recent, RecentHistory
 from fanlog.telemetry.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.metrics import MeasuredBroker
     from fanlog.broker.ports import Runtime
 
 logger = logging.getLogger("fanlog.broker")
@@ -56,7 +56,7 @@ class Overviews:
 
     dead_letter_counts: DeadLetterCounts | None = None
 
-    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
+    def __init__(self, broker: MeasuredBroker, runtime: Runtime) -> None:
         self._broker = broker
         self._runtime = runtime
         self.recent = Recent()

@@ -14,7 +14,7 @@ from fanlog.errors import FanlogError
 from fanlog.format.header import read_header
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.ports import Threads
     from fanlog.broker.messages.topics import Partition
 
 # Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
@@ -31,8 +31,8 @@ UNREADABLE = 0
 
 
 class RecordTimes:
-    def __init__(self, broker: BrokerCore) -> None:
-        self._broker = broker
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
         self._newer: dict[_RecordKey, int] = {}
         self._older: dict[_RecordKey, int] = {}
 
@@ -57,7 +57,7 @@ class RecordTimes:
         asked = [one for one in wanted if self.maybe_time(*one) is None]
         for at in range(0, len(asked), _TOGETHER):
             some = [(*one, one[0].visible_end) for one in asked[at : at + _TOGETHER]]
-            found = await self._broker.threaded(
+            found = await self._threads.threaded(
                 lambda some=some: [_read_time(*one) for one in some]
             )
             for (partition, offset, _), time_us in zip(some, found, strict=True):

@@ -10,7 +10,7 @@ from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.log.lookup import out_of_range
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.reading import Reading
     from fanlog.broker.messages.topics import Partition
     from fanlog.log.partition import Block
 
@@ -24,7 +24,7 @@ class OffsetGap(NamedTuple):
 
 
 async def read_pieces(
-    core: BrokerCore, partition: Partition, offset: int, high: int, bytes_max: int
+    reading: Reading, partition: Partition, offset: int, high: int, bytes_max: int
 ) -> tuple[list[memoryview], int] | OffsetGap:
     """Batches from the one with an offset on, and the offset behind them; or what can't be read
     there. What is on disk comes in blocks, whatever is wanted."""
@@ -38,7 +38,7 @@ async def read_pieces(
         tail = log.tail
         if tail.start_offset <= offset < tail.end_offset:
             return tail.read(offset, high, bytes_max)
-        block = await _block(core, partition, offset)
+        block = await _block(reading, partition, offset)
     except DamagedError as fault:
         if fault.next <= offset:
             raise
@@ -52,7 +52,7 @@ async def read_pieces(
     return [block.data], block.next_offset
 
 
-async def _block(core: BrokerCore, partition: Partition, offset: int) -> Block:
+async def _block(reading: Reading, partition: Partition, offset: int) -> Block:
     future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
 
     def done(got: Block | Exception) -> None:
@@ -63,5 +63,5 @@ async def _block(core: BrokerCore, partition: Partition, offset: int) -> Block:
         else:
             future.set_result(got)
 
-    core.load_block(partition, offset, done)
+    reading.load_block(partition, offset, done)
     return await future

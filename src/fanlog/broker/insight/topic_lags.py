@@ -10,8 +10,8 @@ from fanlog.broker.insight.metric_scan import lag_of, queue_partition_lag
 from fanlog.model import GROUP_PREFIX, GroupKind
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.groups.state import ConsumerGroup
+    from fanlog.broker.insight.ports import ObservedBroker
     from fanlog.broker.queues.queue import Queue
 
 # Positions that are looked at in one step: some 50 µs.
@@ -30,7 +30,7 @@ class LargestLag(NamedTuple):
 TopicLags = dict[str, LargestLag]
 
 
-def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
+def scan_lags(broker: ObservedBroker) -> Generator[None, None, TopicLags]:
     """By topic, of those that a group or a queue reads: the largest lag."""
     found: TopicLags = {}
     looked_at: set[str] = set()
@@ -49,7 +49,7 @@ def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
     return found
 
 
-def _committed_names(broker: BrokerCore) -> Iterator[str]:
+def _committed_names(broker: ObservedBroker) -> Iterator[str]:
     """Groups that have committed. Some may come and go meanwhile."""
     after = GROUP_PREFIX
     while True:
@@ -65,7 +65,7 @@ def _committed_names(broker: BrokerCore) -> Iterator[str]:
 
 
 def _group_lags(
-    broker: BrokerCore, name: str, group: ConsumerGroup | None
+    broker: ObservedBroker, name: str, group: ConsumerGroup | None
 ) -> Generator[None, None, dict[str, int]]:
     """By topic: messages that a group has not committed."""
     lags: dict[str, int] = {}

@@ -21,7 +21,7 @@ from fanlog.format.patterns import fits, is_pattern, misplaced_wildcard
 from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.metrics import MeasuredBroker
     from fanlog.broker.messages.topics import BrokerTopic
     from fanlog.broker.ports import Runtime
     from fanlog.telemetry.snapshot import Snapshot
@@ -77,7 +77,7 @@ class _OrderedTopics(NamedTuple):
 class TopicTable:
     """The table of a broker."""
 
-    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
+    def __init__(self, broker: MeasuredBroker, runtime: Runtime) -> None:
         self._broker = broker
         self._results = SharedResults(broker.slices, runtime)
         self._snapshot: asyncio.Task[Snapshot] | None = None

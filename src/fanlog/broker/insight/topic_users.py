@@ -19,7 +19,7 @@ from fanlog.broker.ports import Addressed
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.insight.metrics import MeasuredBroker
     from fanlog.broker.insight.peers import Peer
     from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor, Partition
     from fanlog.broker.ports import Runtime
@@ -91,7 +91,7 @@ class _Who(NamedTuple):
 class TopicUsers:
     """Asks about the users of topics."""
 
-    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
+    def __init__(self, broker: MeasuredBroker, runtime: Runtime) -> None:
         self._broker = broker
         self._results = SharedResults(broker.slices, runtime)
         self.times = RecordTimes(broker)
@@ -121,7 +121,7 @@ class TopicUsers:
 
 
 def _readers(
-    broker: BrokerCore, topic: BrokerTopic
+    broker: MeasuredBroker, topic: BrokerTopic
 ) -> Generator[None, None, tuple[list[TopicReader], bool]]:
     found: dict[BrokerSubscription, TopicReader] = {}
     there = at_end = looked_at = 0
@@ -169,7 +169,7 @@ def _add(found: dict[BrokerSubscription, TopicReader], cursor: Cursor) -> None:
     reader.live = reader.live and cursor.live
 
 
-def _behind(broker: BrokerCore, topic: BrokerTopic) -> Iterable[Cursor | None]:
+def _behind(broker: MeasuredBroker, topic: BrokerTopic) -> Iterable[Cursor | None]:
     """Cursors of the topic that may not be at the end; None for each that was in the way."""
     for subscription in broker.subscriptions.following(topic.name):
         for cursor in list(subscription.cursors):
@@ -190,7 +190,7 @@ def _behind(broker: BrokerCore, topic: BrokerTopic) -> Iterable[Cursor | None]:
 
 
 def _by_lag(
-    broker: BrokerCore, found: dict[BrokerSubscription, TopicReader]
+    broker: MeasuredBroker, found: dict[BrokerSubscription, TopicReader]
 ) -> Generator[None, None, list[TopicReader]]:
     """The readers in their order, with who they are."""
     rows = list(found.values())
@@ -217,7 +217,7 @@ def _who(peer: Peer) -> _Who:
 # Groups and queues
 
 
-def _groups(broker: BrokerCore, topic: BrokerTopic) -> Generator[None, None, list[TopicGroup]]:
+def _groups(broker: MeasuredBroker, topic: BrokerTopic) -> Generator[None, None, list[TopicGroup]]:
     found: list[TopicGroup] = []
     names = dict.fromkeys(
         name for name in broker.durable.names_beside(topic.name) if name.startswith(GROUP_PREFIX)
@@ -238,7 +238,7 @@ def _groups(broker: BrokerCore, topic: BrokerTopic) -> Generator[None, None, lis
 
 
 def _group(
-    broker: BrokerCore, topic: BrokerTopic, name: str
+    broker: MeasuredBroker, topic: BrokerTopic, name: str
 ) -> Generator[None, None, TopicGroup | None]:
     group, offsets = broker.groups.find(name), GROUP_PREFIX + name
     lag = partitions = 0

@@ -24,7 +24,7 @@ from fanlog.format.messages import Position
 from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.lifecycle.ports import GrowthPorts
 
 
 def wanted_growth(topic: BrokerTopic, partitions: int) -> TopicSettings | None:
@@ -48,7 +48,7 @@ def wanted_growth(topic: BrokerTopic, partitions: int) -> TopicSettings | None:
 
 
 def grow(
-    broker: BrokerCore,
+    broker: GrowthPorts,
     topic: BrokerTopic,
     partitions: int,
     positions_max: int,
@@ -90,7 +90,7 @@ def grow(
     broker.internal.when_durable(durable)
 
 
-def _grow_now(broker: BrokerCore, topic: BrokerTopic, settings: TopicSettings) -> None:
+def _grow_now(broker: GrowthPorts, topic: BrokerTopic, settings: TopicSettings) -> None:
     # What was published before comes before what will be, also to who follows all partitions.
     broker.turns.end()
     new = broker.catalog.grow(topic, settings)
@@ -102,7 +102,7 @@ def _grow_now(broker: BrokerCore, topic: BrokerTopic, settings: TopicSettings) -
 
 
 def _commit_places(
-    broker: BrokerCore, topic: BrokerTopic, coming: range, positions_max: int
+    broker: GrowthPorts, topic: BrokerTopic, coming: range, positions_max: int
 ) -> bool:
     """Commits, for all who have committed in the topic and all groups that follow it, that they
     begin with the first record. False if all have a place already."""

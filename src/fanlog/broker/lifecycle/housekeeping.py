@@ -21,7 +21,7 @@ from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.lifecycle.ports import HousekeepingPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -31,7 +31,7 @@ class Housekeeping:
 
     def __init__(
         self,
-        broker: BrokerCore,
+        broker: HousekeepingPorts,
         options: BrokerOptions,
         runtime: Runtime,
         now_us: Callable[[], int],

@@ -15,7 +15,7 @@ from fanlog.errors import (
 from fanlog.format.messages import PartitionOffset
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.lifecycle.ports import TruncationPorts
 
 
 def delete_records(
@@ -34,7 +34,7 @@ def delete_records(
     return starts
 
 
-async def delete_in_thread(broker: BrokerCore, partition: Partition, offset: int) -> int:
+async def delete_in_thread(broker: TruncationPorts, partition: Partition, offset: int) -> int:
     """The same for one partition, but a thread waits for the disk; where it begins now."""
     log = partition.log
     # Two deletions of one log must not write down where it begins in the wrong order.

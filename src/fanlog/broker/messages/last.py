@@ -7,23 +7,33 @@ records within many offsets.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+from fanlog.broker.messages.topics import Partition
 from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import SPARSE
 from fanlog.model import Start
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.topics import Partition
-
 # A page shows far fewer. Every batch of them is looked at.
 LAST_MAX = 10_000
 _READ_BYTES = 1 << 20
 _EARLIEST = Start("earliest")
+
+
+class OffsetSource(Protocol):
+    """Where partitions are read: `Reading`, here or on an edge."""
+
+    async def find_offset(self, partition: Partition, start: Start) -> int: ...
+
+    def fetch(
+        self,
+        partition: Partition,
+        offset: int,
+        bytes_max: int,
+        done: Callable[[list[memoryview] | FanlogError], None],
+    ) -> None: ...
 
 
 class _RecordRun(NamedTuple):
@@ -44,18 +54,18 @@ def check_last(count: int) -> int:
 
 
 async def last_offsets(
-    broker: BrokerCore, partitions: Sequence[Partition], count: int
+    source: OffsetSource, partitions: Sequence[Partition], count: int
 ) -> dict[int, int]:
     """For each partition the offset from which on its share of the last `count` messages is."""
     check_last(count)
     if len(partitions) == 1 and not _has_holes(partitions[0]):
         (only,) = partitions
-        start = await _start_of(broker, only)
+        start = await _start_of(source, only)
         return {only.index: max(start, only.visible_end - count)}
     offsets = {partition.index: partition.visible_end for partition in partitions}
     runs: list[_RecordRun] = []
     for partition in partitions:
-        runs += await _last_runs(broker, partition, count)
+        runs += await _last_runs(source, partition, count)
     left = count
     for run in sorted(runs, key=lambda run: (run.time_us, run.offsets[0]), reverse=True):
         taken = run.offsets[-left:]
@@ -72,30 +82,32 @@ def _has_holes(partition: Partition) -> bool:
     return compacted or bool(log.damaged)
 
 
-async def _last_runs(broker: BrokerCore, partition: Partition, count: int) -> list[_RecordRun]:
+async def _last_runs(source: OffsetSource, partition: Partition, count: int) -> list[_RecordRun]:
     """At least the last `count` records of a partition, if it has so many."""
     end = partition.visible_end
     span = count
     while True:
-        start = min(await _start_of(broker, partition), end)
+        start = min(await _start_of(source, partition), end)
         begin = max(start, end - span)
-        runs = await _runs(broker, partition, begin, end)
+        runs = await _runs(source, partition, begin, end)
         if begin == start or sum(len(run.offsets) for run in runs) >= count:
             return runs
         span *= 8
 
 
-async def _start_of(broker: BrokerCore, partition: Partition) -> int:
+async def _start_of(source: OffsetSource, partition: Partition) -> int:
     # Asked for: an edge does not hold all of a log that it mirrors.
-    return min(await broker.find_offset(partition, _EARLIEST), partition.visible_end)
+    return min(await source.find_offset(partition, _EARLIEST), partition.visible_end)
 
 
-async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) -> list[_RecordRun]:
+async def _runs(
+    source: OffsetSource, partition: Partition, begin: int, end: int
+) -> list[_RecordRun]:
     runs: list[_RecordRun] = []
     offset = begin
     while offset < end:
         try:
-            pieces = await _fetched(broker, partition, offset)
+            pieces = await _fetched(source, partition, offset)
         except FanlogError:
             # What can't be read is told to the reader when it comes there.
             return runs
@@ -114,7 +126,7 @@ async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) 
     return runs
 
 
-async def _fetched(broker: BrokerCore, partition: Partition, offset: int) -> list[memoryview]:
+async def _fetched(source: OffsetSource, partition: Partition, offset: int) -> list[memoryview]:
     future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
 
     def done(got: list[memoryview] | FanlogError) -> None:
@@ -125,5 +137,5 @@ async def _fetched(broker: BrokerCore, partition: Partition, offset: int) -> lis
         else:
             future.set_result(got)
 
-    broker.fetch(partition, offset, _READ_BYTES, done)
+    source.fetch(partition, offset, _READ_BYTES, done)
     return await future

@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-from fanlog.broker.messages.views import decode_records
+from fanlog.broker.messages.fanout import FanOut
+from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topics import (
+    BrokerSubscription,
+    BrokerTopic,
+    Cursor,
+    Outlet,
+    Partition,
+)
+from fanlog.broker.messages.unpacking import Unpacker
+from fanlog.broker.messages.views import Renderer, decode_records
+from fanlog.broker.slices import Slices
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -27,8 +37,6 @@ from fanlog.format.web import RenderedRecords
 from fanlog.format.web_views import RecordView, Where, snapshot_chunks
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.topics import BrokerTopic, Partition
     from fanlog.broker.ports import SendBuffer
     from fanlog.format.messages import Joined, Notice
     from fanlog.format.web import Pairs
@@ -38,6 +46,25 @@ logger = logging.getLogger("fanlog.broker")
 
 # Memory of an entry besides its key and its message.
 _ENTRY_BYTES = 400
+
+
+class LatestPorts(Protocol):
+    """The broker, as far as tables need it."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def fan_out(self) -> FanOut: ...
+    @property
+    def renderer(self) -> Renderer: ...
+    @property
+    def slices(self) -> Slices: ...
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+    @property
+    def unpacker(self) -> Unpacker: ...
+    def resume(self, outlet: Outlet) -> None: ...
+    def soon(self, call: Callable[[], None]) -> None: ...
 
 
 class LatestEntry(NamedTuple):
@@ -316,7 +343,7 @@ class LatestUse:
 class LatestTables:
     """All tables of a broker. `bytes` is their memory, at most `bytes_max`."""
 
-    def __init__(self, broker: BrokerCore, bytes_max: int) -> None:
+    def __init__(self, broker: LatestPorts, bytes_max: int) -> None:
         self.broker = broker
         self.bytes_max = bytes_max
         self.bytes = 0

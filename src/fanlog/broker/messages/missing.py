@@ -3,30 +3,33 @@ topic, and is told so; or it asked for an error instead."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.inboxes import is_inbox
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import missing_topic
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.messages import Notice
 from fanlog.format.patterns import parent_of
 from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
 
-if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.topics import BrokerTopic
+# Makes a topic that is there as soon as somebody reads it. None if it can't be made here.
+OpenForReader = Callable[[str], BrokerTopic | None]
 
 
-def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> BrokerTopic | None:
+def maybe_topic(
+    catalog: Catalog, open_for_reader: OpenForReader, name: str, missing: MissingPolicy
+) -> BrokerTopic | None:
     """The topic that a reader follows; None if it waits for it. An inbox is its reader's, and is
     made for it."""
-    topic = broker.catalog.find(name)
+    topic = catalog.find(name)
     if topic is not None:
         return topic
     if is_inbox(name):
-        return broker.open_topic(name, create=True)
+        return open_for_reader(name)
     if name.startswith(INTERNAL_PREFIX):
-        return broker.catalog.get(name)
+        return catalog.get(name)
     if missing == "wait":
         return None
     if name.startswith(STREAM_PREFIX):
@@ -37,11 +40,11 @@ def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> Broker
     )
 
 
-def maybe_notice(broker: BrokerCore, target: str, *, wildcard: bool) -> Notice | None:
+def maybe_notice(catalog: Catalog, target: str, *, wildcard: bool) -> Notice | None:
     """What a reader that begins should know about its target."""
     if not wildcard:
-        return Notice("missing", target) if broker.catalog.find(target) is None else None
+        return Notice("missing", target) if catalog.find(target) is None else None
     parent = parent_of(target)
-    if parent and broker.catalog.find(parent) is not None:
+    if parent and catalog.find(parent) is not None:
         return Notice("parent", parent)
     return None

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-from fanlog.broker.messages.drop_notes import DROPS_TOPIC
+from fanlog.broker.authority import Permit
+from fanlog.broker.messages.catalog import Catalog
+from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
+from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.last import last_offsets
-from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.missing import OpenForReader, maybe_topic
 from fanlog.broker.messages.positions import continue_at, is_valid
-from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor, Outlet, Partition
+from fanlog.broker.messages.reading import Reading
+from fanlog.broker.messages.topics import (
+    BrokerSubscription,
+    BrokerTopic,
+    Cursor,
+    Outlet,
+    Partition,
+    TopicViews,
+)
 from fanlog.broker.names import NameTree, check_target, is_hidden
 from fanlog.broker.ports import Reader
+from fanlog.broker.slices import Slices
 from fanlog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
@@ -30,11 +42,6 @@ from fanlog.format.patterns import fits
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Verb
 from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, GapReason, Start
-
-if TYPE_CHECKING:
-    from fanlog.broker.authority import Permit
-    from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.topics import TopicViews
 
 _EARLIEST = Start("earliest")
 
@@ -48,9 +55,37 @@ class TopicWatcher(Protocol):
     def topic_vanished(self, topic: BrokerTopic) -> None: ...
 
 
+class CommittedPositions(Protocol):
+    """Where readers with a durable name go on, which `state/durable_names.py` keeps."""
+
+    def position(self, name: str, topic: str, partition: int) -> Position | None: ...
+
+    def may_have_lost(self, topic: int) -> bool:
+        """Whether positions in a topic, by its number, may be among those that a disk lost."""
+        ...
+
+
 class Subscriptions:
-    def __init__(self, broker: BrokerCore) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        catalog: Catalog,
+        fan_out: FanOut,
+        reading: Reading,
+        slices: Slices,
+        notes: DropNotes,
+        *,
+        positions: CommittedPositions,
+        open_for_reader: OpenForReader,
+        epoch: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._fan_out = fan_out
+        self._reading = reading
+        self._slices = slices
+        self._notes = notes
+        self._committed = positions
+        self._open_for_reader = open_for_reader
+        self._epoch = epoch
         # By name. A dict, because 100,000 readers may wait for the same topic, and leave again.
         self._literal: dict[str, dict[BrokerSubscription, None]] = {}
         self._patterns: NameTree[BrokerSubscription] = NameTree()
@@ -119,13 +154,13 @@ class Subscriptions:
         counts: dict[BrokerTopic, int] = {}
         changed = self._adding[subscription] = {}
         try:
-            async for topic in self._broker.slices.each(self._topics(wanted)):
+            async for topic in self._slices.each(self._topics(wanted)):
                 if not topic.deleted and _admits(subscription, topic.name):
                     counts[topic] = len(topic.partitions)
                     joined[topic] = await self._join(subscription, topic, wanted)
         except BaseException:
             for cursor in subscription.cursors:
-                self._broker.fan_out.remove(cursor)
+                self._fan_out.remove(cursor)
             raise
         finally:
             del self._adding[subscription]
@@ -153,7 +188,7 @@ class Subscriptions:
         does not know yet, each before its first message."""
         self._tell_gaps(subscription)
         cursors = list(subscription.cursors)
-        self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
+        self._slices.in_slices(self._starting(subscription, cursors, untold))
         held, subscription.held = subscription.held, None
         for call in held or ():
             call()
@@ -174,7 +209,7 @@ class Subscriptions:
                 if joined is not None:
                     subscription.reader.joined(joined)
                 cursor.started = True
-                self._broker.fan_out.pump(cursor)
+                self._fan_out.pump(cursor)
             yield
 
     def start_some(self, subscription: BrokerSubscription, cursors: Iterable[Cursor]) -> None:
@@ -182,7 +217,7 @@ class Subscriptions:
         self._tell_gaps(subscription)
         for cursor in cursors:
             cursor.started = True
-            self._broker.fan_out.pump(cursor)
+            self._fan_out.pump(cursor)
 
     def _tell_gaps(self, subscription: BrokerSubscription) -> None:
         gaps, subscription.opening_gaps = subscription.opening_gaps, []
@@ -203,11 +238,11 @@ class Subscriptions:
             self._unregister(subscription)
             subscription.closed = True
             cursors, subscription.cursors = subscription.cursors, []
-            self._broker.slices.in_slices(self._removing(cursors))
+            self._slices.in_slices(self._removing(cursors))
 
     def _removing(self, cursors: list[Cursor]) -> Iterator[None]:
         for cursor in cursors:
-            self._broker.fan_out.remove(cursor)
+            self._fan_out.remove(cursor)
             yield
 
     def _unregister(self, subscription: BrokerSubscription) -> None:
@@ -226,7 +261,7 @@ class Subscriptions:
         """Takes a subscription's cursors out of whatever they are in."""
         subscription.closed = True
         for cursor in subscription.cursors:
-            self._broker.fan_out.remove(cursor)
+            self._fan_out.remove(cursor)
         subscription.cursors = []
 
     def add_cursor(
@@ -239,7 +274,7 @@ class Subscriptions:
         """Takes cursors out of a subscription; they send nothing more."""
         for cursor in cursors:
             cursor.dropped = True
-            self._broker.fan_out.remove(cursor)
+            self._fan_out.remove(cursor)
         subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
@@ -250,7 +285,7 @@ class Subscriptions:
         beside = [s for s in self._patterns.at(f"{topic.name}.>") if _admits(s, topic.name)]
         if wanting or beside:
             self._joining[topic] = set(wanting)
-            self._broker.slices.in_slices(self._join_all(topic, wanting, beside))
+            self._slices.in_slices(self._join_all(topic, wanting, beside))
         for watcher in self.watchers:
             watcher.topic_appeared(topic)
 
@@ -317,7 +352,7 @@ class Subscriptions:
             subscription.reader.joined(self._join_new(subscription, topic, new))
             self._tell_gaps(subscription)
             new_ones = subscription.cursors[known:]
-            self._broker.slices.in_slices(self._starting(subscription, new_ones, ()))
+            self._slices.in_slices(self._starting(subscription, new_ones, ()))
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
         self._note(topic)
@@ -350,7 +385,7 @@ class Subscriptions:
         """Takes a topic's cursors out of a subscription; whether there were any."""
         gone = [c for c in subscription.cursors if c.partition.topic is topic]
         for cursor in gone:
-            self._broker.fan_out.remove(cursor)
+            self._fan_out.remove(cursor)
         if gone:
             subscription.cursors = [
                 c for c in subscription.cursors if c.partition.topic is not topic
@@ -391,11 +426,9 @@ class Subscriptions:
     def _topics(self, wanted: Subscribe) -> Iterator[BrokerTopic]:
         check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            if wanted.target == DROPS_TOPIC:
-                self._broker.drops.make_topic()
-            elif wanted.target == SIGNALS_TOPIC:
-                self._broker.open_topic(SIGNALS_TOPIC, create=True)
-            topic = maybe_topic(self._broker, wanted.target, wanted.missing)
+            if wanted.target in (DROPS_TOPIC, SIGNALS_TOPIC):
+                self._open_for_reader(wanted.target)
+            topic = maybe_topic(self._catalog, self._open_for_reader, wanted.target, wanted.missing)
             if topic is not None:
                 yield topic
             else:
@@ -406,7 +439,7 @@ class Subscriptions:
                 "An offset or a partition means nothing for a pattern: each topic has its own. "
                 "Subscribe to one topic, or start at earliest, latest or a time."
             )
-        yield from self._broker.catalog.each_matching(wanted.target)
+        yield from self._catalog.each_matching(wanted.target)
 
     def _join_new(
         self, subscription: BrokerSubscription, topic: BrokerTopic, new: Iterable[Partition]
@@ -434,7 +467,7 @@ class Subscriptions:
 
     def epoch_of(self, topic: BrokerTopic) -> int:
         """The epoch that a topic's log has now."""
-        return self._broker.epoch
+        return self._epoch()
 
     def _maybe_known(
         self, subscription: BrokerSubscription, partition: Partition
@@ -449,7 +482,7 @@ class Subscriptions:
                 return known
         if not subscription.durable:
             return None
-        return self._broker.durable.position(subscription.durable, name, index)
+        return self._committed.position(subscription.durable, name, index)
 
     async def _join(
         self, subscription: BrokerSubscription, topic: BrokerTopic, wanted: Subscribe
@@ -461,11 +494,11 @@ class Subscriptions:
                 raise no_partition(topic.name, len(partitions), outside[0])
             partitions = [topic.partitions[i] for i in dict.fromkeys(wanted.partitions)]
         if wanted.start.kind == "last" and wanted.resume is None and not wanted.durable:
-            offsets = await last_offsets(self._broker, partitions, wanted.start.value)
+            offsets = await last_offsets(self._reading, partitions, wanted.start.value)
             for partition in partitions:
                 self._cursor(subscription, partition, offsets[partition.index])
             found = tuple(PartitionOffset(p.index, offsets[p.index]) for p in partitions)
-            return Joined(topic.number, topic.name, self._broker.epoch, found)
+            return Joined(topic.number, topic.name, self._epoch(), found)
         resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
         starts: list[PartitionOffset] = []
         for partition in partitions:
@@ -497,15 +530,15 @@ class Subscriptions:
         if wanted.resume is not None:
             known = resume.get((topic.name, partition.index))
             if known is None:
-                return await self._broker.find_offset(partition, _EARLIEST)
+                return await self._reading.find_offset(partition, _EARLIEST)
             return self.again(subscription, partition, known)
         if wanted.durable:
-            committed = self._broker.durable.position(wanted.durable, topic.name, partition.index)
+            committed = self._committed.position(wanted.durable, topic.name, partition.index)
             if committed is not None:
                 return self.again(subscription, partition, committed)
-            if self._broker.durable.may_have_lost(topic.number):
+            if self._committed.may_have_lost(topic.number):
                 return partition.log.start_offset
-        offset = await self._broker.find_offset(partition, wanted.start)
+        offset = await self._reading.find_offset(partition, wanted.start)
         if offset > partition.visible_end:
             raise OffsetOutOfRangeError(
                 f"Partition {partition.index} of {topic.name!r} ends at offset "
@@ -523,9 +556,7 @@ class Subscriptions:
         gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
         subscription.opening_gaps.append((gap, partition.topic.number))
         # The number of lost records is unknown: the old offsets have no meaning any more.
-        self._broker.drop_notes.note(
-            partition, known.offset, start, GapReason.RESET, subscription, records=0
-        )
+        self._notes.note(partition, known.offset, start, GapReason.RESET, subscription, records=0)
         return start
 
 

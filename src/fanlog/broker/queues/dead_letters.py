@@ -32,7 +32,7 @@ from fanlog.log.commit import Done
 from fanlog.model import MIB
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.queues.ports import DeadLetterPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -98,7 +98,7 @@ class DeadLetterWriter:
     """Stores dead letters. It is the broker's own publisher: the number of a letter is its first
     sequence, which also identifies the answer."""
 
-    def __init__(self, broker: BrokerCore) -> None:
+    def __init__(self, broker: DeadLetterPorts) -> None:
         self._broker = broker
         self._waiting: dict[int, Done] = {}
         self._number = 0
@@ -128,7 +128,7 @@ class DeadLetterWriter:
             else:
                 self._decode(dead, first, got[0], done)
 
-        self._broker.fetch(dead.partition, first, 1, read)
+        self._broker.reading.fetch(dead.partition, first, 1, read)
 
     def _decode(self, dead: DeadJobs, first: int, data: memoryview, done: Done) -> None:
         """Decodes the batch of the next jobs, a large one in a thread, and publishes them."""

@@ -73,13 +73,13 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.queues.ports import QueuePorts
 
 logger = logging.getLogger("fanlog.broker")
 
 
 class Queues:
-    def __init__(self, broker: BrokerCore, runtime: Runtime, options: BrokerOptions) -> None:
+    def __init__(self, broker: QueuePorts, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self.options = options
@@ -214,7 +214,12 @@ class Queues:
     def _topics(self, wanted: Work) -> list[BrokerTopic]:
         target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            topic = maybe_topic(self._broker, check_not_internal(target), wanted.missing)
+            topic = maybe_topic(
+                self._broker.catalog,
+                self._broker.open_for_reader,
+                check_not_internal(target),
+                wanted.missing,
+            )
             return [] if topic is None else [topic]
         found = self._broker.catalog.matching(target)
         return [topic for topic in found if takes_part(topic, wanted.target)]
@@ -543,7 +548,7 @@ class Queues:
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None:
-        self._broker.load_block(partition, offset, done)
+        self._broker.reading.load_block(partition, offset, done)
 
     def missed(self, queue: Queue, part: QueuePartition, gap: Gap, records: int) -> None:
         self._broker.drop_notes.note(
@@ -551,7 +556,7 @@ class Queues:
         )
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
-        self._broker.when_more(partition, wake)
+        self._broker.reading.when_more(partition, wake)
 
     # For operators
 

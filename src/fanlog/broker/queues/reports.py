@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from fanlog.broker.groups.reports import lag_seconds
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.queues.queue import Queue
@@ -16,10 +15,10 @@ from fanlog.format.messages import ResetGroup
 from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, ResetStep
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.queues.ports import QueuePorts
 
 
-async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> GroupInfo:
+async def describe_queue(broker: QueuePorts, queue: Queue, now_us: int) -> GroupInfo:
     parts = sorted(queue.partitions.values(), key=lambda part: _place(part.partition))
     partitions = [
         await _describe_partition(broker, part, now_us) async for part in broker.slices.each(parts)
@@ -49,7 +48,7 @@ async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> Group
 
 
 async def _describe_partition(
-    broker: BrokerCore, part: QueuePartition, now_us: int
+    broker: QueuePorts, part: QueuePartition, now_us: int
 ) -> GroupPartitionInfo:
     partition, jobs = part.partition, part.jobs
     floor = max(jobs.floor, partition.log.start_offset)
@@ -64,7 +63,7 @@ async def _describe_partition(
         start_offset=partition.log.start_offset,
         end_offset=partition.visible_end,
         lag=lag,
-        lag_seconds=await lag_seconds(broker, partition, floor) if lag else 0.0,
+        lag_seconds=await broker.reading.age_seconds(partition, floor) if lag else 0.0,
         in_flight=jobs.leased,
         waiting=jobs.waiting,
         retrying=sum(len(span) for span in retrying),
@@ -89,7 +88,7 @@ def _urgent(part: QueuePartition) -> dict[int, int]:
     return dict(sorted(counts.items(), reverse=True))
 
 
-async def plan_queue_reset(broker: BrokerCore, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
+async def plan_queue_reset(broker: QueuePorts, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
     worked. An offset outside of a log becomes the end that is nearer."""
     floors = {_place(part.partition): part.jobs.floor for part in queue.partitions.values()}
@@ -108,7 +107,7 @@ async def plan_queue_reset(broker: BrokerCore, queue: Queue, wanted: ResetGroup)
         partitions = [p for p in partitions if p.index in wanted.partitions]
     steps: list[ResetStep] = []
     async for partition in broker.slices.each(sorted(partitions, key=_place)):
-        offset = await broker.find_offset(partition, wanted.start)
+        offset = await broker.reading.find_offset(partition, wanted.start)
         after = min(max(offset, partition.log.start_offset), partition.visible_end)
         steps.append(ResetStep(*_place(partition), floors.get(_place(partition)), after))
     return steps

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import Runtime
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
@@ -35,9 +36,10 @@ class Taker(Protocol):
 class Waker(Protocol):
     """The broker, as far as a follower needs it."""
 
-    draining: bool
-
-    def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def reading(self) -> Reading: ...
 
 
 class ScheduleFollower:
@@ -89,7 +91,7 @@ class ScheduleFollower:
             self._held.append((views, at))
         self._held_until = at
         self._waits = True
-        self._waker.when_more(partition, self.wake)
+        self._waker.reading.when_more(partition, self.wake)
 
     def resume(self) -> None:
         """Takes in what is visible, a slice at a time."""
@@ -105,7 +107,7 @@ class ScheduleFollower:
         if self.next >= end:
             if not self._waits:
                 self._waits = True
-                self._waker.when_more(partition, self.wake)
+                self._waker.reading.when_more(partition, self.wake)
         elif self.next >= log.tail.start_offset:
             self._begin_with(*log.tail.read(self.next, end, _READ_BYTES))
         else:

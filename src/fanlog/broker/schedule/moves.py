@@ -47,7 +47,7 @@ from fanlog.format.schedules import Delayed, decode_delayed
 from fanlog.model import KIB, MIB, PRODUCER_ID_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.schedule.ports import SchedulePorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -99,7 +99,7 @@ class Moves:
 
     def __init__(
         self,
-        broker: BrokerCore,
+        broker: SchedulePorts,
         intake: Intake,
         pending: Pending,
         records: ScheduleRecords,
@@ -236,7 +236,7 @@ class Moves:
 class _Move:
     """Messages that are moved together, by the partitions that they go to."""
 
-    def __init__(self, broker: BrokerCore, intake: Intake, runs: Runs) -> None:
+    def __init__(self, broker: SchedulePorts, intake: Intake, runs: Runs) -> None:
         self._broker = broker
         self._intake = intake
         self._runs = runs

@@ -39,7 +39,7 @@ from fanlog.log.commit import Done
 from fanlog.model import KIB, MIB, TopicSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.schedule.ports import SchedulePorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -76,7 +76,7 @@ _RUN_PREFIX = RUN_PREFIX.encode()
 
 class Schedule:
     def __init__(
-        self, broker: BrokerCore, intake: Intake, options: BrokerOptions, runtime: Runtime
+        self, broker: SchedulePorts, intake: Intake, options: BrokerOptions, runtime: Runtime
     ) -> None:
         self._broker = broker
         self._intake = intake

@@ -44,7 +44,7 @@ from fanlog.log.staging import StagedBytes, sweep_staged
 from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.transactions.ports import TransactionPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -63,7 +63,7 @@ _CHECKPOINT_BYTES = 8 * MIB
 class TransactionCommits:
     def __init__(
         self,
-        broker: BrokerCore,
+        broker: TransactionPorts,
         intake: Intake,
         options: BrokerOptions,
         runtime: Runtime,

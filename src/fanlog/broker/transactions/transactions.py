@@ -50,8 +50,8 @@ from fanlog.log.staging import StagedBytes
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import BrokerTopic
+    from fanlog.broker.transactions.ports import TransactionPorts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -114,7 +114,7 @@ class _Open:
 class Transactions:
     def __init__(
         self,
-        broker: BrokerCore,
+        broker: TransactionPorts,
         intake: Intake,
         options: BrokerOptions,
         runtime: Runtime,

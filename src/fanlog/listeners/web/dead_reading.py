@@ -231,7 +231,7 @@ async def _fetch(
         if not got.done():
             got.set_result(result)
 
-    broker.fetch(partition, offset, bytes_max, done)
+    broker.reading.fetch(partition, offset, bytes_max, done)
     result = await got
     if isinstance(result, FanlogError):
         raise result

@@ -100,7 +100,7 @@ async def show_message(call: Call[MessageQuery, None]) -> web.StreamResponse:
     partition = topic.partitions[query.partition]
     if not partition.log.start_offset <= query.offset < partition.visible_end:
         raise _not_there(partition, query.offset)
-    found = await read_pieces(core, partition, query.offset, query.offset + 1, 1)
+    found = await read_pieces(core.reading, partition, query.offset, query.offset + 1, 1)
     if isinstance(found, OffsetGap):
         if found.reason == "damaged":
             raise DamagedError(
@@ -275,7 +275,7 @@ async def _oldest_us(core: BrokerCore, partitions: Sequence[Partition]) -> int:
     async def first_us(partition: Partition) -> int:
         async with room:
             start = partition.log.start_offset
-            found = await read_pieces(core, partition, start, partition.visible_end, 1)
+            found = await read_pieces(core.reading, partition, start, partition.visible_end, 1)
             if isinstance(found, OffsetGap) or not found[0]:
                 return partition.last_time_us
             return read_header(found[0][0]).append_time_us

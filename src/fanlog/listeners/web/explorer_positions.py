@@ -58,7 +58,7 @@ async def begin(core: BrokerCore, given: RequestedStart, partitions: list[Partit
 
         async def find(partition: Partition) -> int:
             async with room:
-                return await core.find_offset(partition, start)
+                return await core.reading.find_offset(partition, start)
 
         offsets = await asyncio.gather(*map(find, partitions))
     else:

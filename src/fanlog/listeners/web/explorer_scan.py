@@ -169,7 +169,7 @@ class ExplorerScan:
     async def _read(
         self, partition: Partition, offset: int, high: int
     ) -> tuple[list[memoryview], int] | OffsetGap:
-        return await read_pieces(self._core, partition, offset, high, self._fetch_bytes)
+        return await read_pieces(self._core.reading, partition, offset, high, self._fetch_bytes)
 
 
 def _beginning(piece: memoryview) -> memoryview:

@@ -232,7 +232,7 @@ class Following:
 
     def _start(self, followed: FollowedSubscription, untold: list[Joined]) -> None:
         core, subscription = self._bus.core, followed.subscription
-        notice = maybe_notice(core, subscription.target, wildcard=subscription.wildcard)
+        notice = maybe_notice(core.catalog, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self._permit.may(Verb.DESCRIBE, notice.topic):
             subscription.reader.notice(notice)
         core.subscriptions.start(subscription, untold)

@@ -153,7 +153,9 @@ class _Backwards:
         got: asyncio.Future[list[memoryview] | FanlogError] = (
             asyncio.get_running_loop().create_future()
         )
-        self._bus.core.fetch(known.partitions[self._index], offset, _FETCH_BYTES, got.set_result)
+        self._bus.core.reading.fetch(
+            known.partitions[self._index], offset, _FETCH_BYTES, got.set_result
+        )
         pieces = await got
         if isinstance(pieces, FanlogError):
             raise pieces

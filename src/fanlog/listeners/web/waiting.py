@@ -23,7 +23,7 @@ async def wait_for_more(
     if any(partition.visible_end > offsets[partition.index] for partition in watched):
         return
     for partition in watched:
-        core.when_more(partition, woken.set)
+        core.reading.when_more(partition, woken.set)
     try:
         async with asyncio.timeout(seconds):
             await woken.wait()
@@ -31,4 +31,4 @@ async def wait_for_more(
         pass
     finally:
         for partition in watched:
-            core.no_more(partition, woken.set)
+            core.reading.no_more(partition, woken.set)

@@ -1,0 +1,72 @@
+"""What changes to topics need of the broker: the parts that a topic has something in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from fanlog.broker.groups.groups import GroupCoordinator
+from fanlog.broker.lifecycle.compaction import Compactions
+from fanlog.broker.lifecycle.raising import Raising
+from fanlog.broker.messages.catalog import Catalog
+from fanlog.broker.messages.metering import Metering
+from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.turns import Turns
+from fanlog.broker.ports import Opener
+from fanlog.broker.queues.queues import Queues
+from fanlog.broker.slices import Slices
+from fanlog.broker.state.durable_names import DurableNames
+from fanlog.broker.state.internal import InternalTopics
+from fanlog.broker.state.named_producers import NamedProducers
+
+T = TypeVar("T")
+
+
+class TruncationPorts(Protocol):
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def metering(self) -> Metering: ...
+    @property
+    def deleting(self) -> asyncio.Lock: ...
+    async def threaded(self, work: Callable[[], T]) -> T: ...
+
+
+class HousekeepingPorts(Protocol):
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def metering(self) -> Metering: ...
+    @property
+    def producers(self) -> NamedProducers: ...
+    @property
+    def compactions(self) -> Compactions: ...
+    @property
+    def slices(self) -> Slices: ...
+    def delete_topic(self, name: str) -> None: ...
+
+
+class GrowthPorts(Protocol):
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+    @property
+    def durable(self) -> DurableNames: ...
+    @property
+    def internal(self) -> InternalTopics: ...
+    @property
+    def groups(self) -> GroupCoordinator: ...
+    @property
+    def queues(self) -> Queues: ...
+    @property
+    def raising(self) -> Raising: ...
+    @property
+    def openers(self) -> Iterable[Opener]: ...
+    @property
+    def epoch(self) -> int: ...
