@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from fanlog.client.groups.member import GroupMember
     from fanlog.client.groups.running import Handled
     from fanlog.client.message import Message, MessageBatch
-    from fanlog.client.queues.jobs import Job, JobBatch
+    from fanlog.client.queues.job_batch import JobBatch
+    from fanlog.client.queues.jobs import Job
     from fanlog.client.queues.worker import Worker
     from fanlog.client.streams import Stream, StreamReader
     from fanlog.client.subscription import Subscription
@@ -73,7 +74,7 @@ _HOMES = {
     "KeyMade": "fanlog.format.accounts",
     "UserInfo": "fanlog.format.accounts",
     "Job": "fanlog.client.queues.jobs",
-    "JobBatch": "fanlog.client.queues.jobs",
+    "JobBatch": "fanlog.client.queues.job_batch",
     "Message": "fanlog.client.message",
     "MessageBatch": "fanlog.client.message",
     "Outgoing": "fanlog.client.transactions.transform",

@@ -1,5 +1,6 @@
 """The asyncio client: publishing, subscriptions, groups, queues and transactions on one connection
-that comes back by itself."""
+that comes back by itself. The module is long because it is the public API in one class: most of it
+is signatures, overloads and docstrings. The work is in the parts that the client is composed of."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.blocking.threads import HandlerThreads, check_plain_handler
 from fanlog.client.forwarding import passed, shown
 from fanlog.client.publishing import Value
-from fanlog.client.queues.jobs import Job, JobBatch
+from fanlog.client.queues.job_batch import JobBatch
+from fanlog.client.queues.jobs import Job
 from fanlog.client.queues.worker import Worker
 from fanlog.errors import ClosedError
 

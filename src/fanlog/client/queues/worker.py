@@ -17,7 +17,8 @@ from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.holding import HeldLeases
-from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
+from fanlog.client.queues.job_batch import JobBatch
+from fanlog.client.queues.jobs import Job, LeaseInHand, said_by
 from fanlog.client.queues.settling import JobSettling
 from fanlog.client.waiting import Arrivals
 from fanlog.errors import ClosedError, FanlogError, UnreadableError
