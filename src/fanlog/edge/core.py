@@ -39,7 +39,8 @@ class Upstream(BlockSource, Protocol):
     def unfollow(self, target: str, wildcard: bool) -> None: ...
 
     async def catch_up(self, wanted: Subscribe) -> None:
-        """Waits until the mirror has what a reader knows already, if the bus has it at all."""
+        """Waits until the mirror has the offsets that a reader already knows, if the bus has
+        them."""
         ...
 
     async def find_offset(self, partition: Partition, start: Start) -> int:
@@ -55,7 +56,7 @@ class Relay(Protocol):
 
 @runtime_checkable
 class Relaying(Protocol):
-    """A peer whose batches go upstream over a connection of its own."""
+    """A peer whose batches go upstream over its own connection."""
 
     def pass_on_batches(self, data: bytes, at: int) -> int: ...
 
@@ -116,7 +117,7 @@ class MirrorReading(Reading):
 
 
 class EdgeCore(BrokerCore):
-    """`upstream` is set by who makes it, before anybody asks."""
+    """The creator sets `upstream` before the first request."""
 
     upstream: Upstream
 
@@ -125,7 +126,7 @@ class EdgeCore(BrokerCore):
         self.mirror = Mirror(self)
         # Peers that have a connection of their own to upstream.
         self.relays: dict[Outlet, Relay] = {}
-        # Who publishes upstream for clients that do not speak to it themselves.
+        # Publishes upstream for clients without their own upstream connection.
         self.publisher: Callable[[bytes, int, Origin], int] | None = None
         # Why upstream can't be reached; empty if it can.
         self.problem = ""
@@ -143,11 +144,11 @@ class EdgeCore(BrokerCore):
 
     @property
     def epoch(self) -> int:
-        """The bus's. What readers know of it is compared with this."""
+        """The bus's epoch, compared with the one that readers know."""
         return self._store.epoch
 
     def take_over(self, epoch: int, release: str) -> None:
-        """Speaks for the bus from now on, as it is since its last start."""
+        """Represents the bus from now on, since its last start."""
         self._store.epoch = epoch
         self.release = release
 
@@ -200,7 +201,7 @@ class EdgeCore(BrokerCore):
         self.turns.forget(partition)
 
     def forget_partition(self, partition: Partition) -> None:
-        """The same for a partition that is gone, and for what was fetched of it."""
+        """The same for a deleted partition, and its cached blocks."""
         self.turns.forget(partition)
         self._loader.forget(partition)
         waiters, partition.waiters = partition.waiters, None

@@ -1,4 +1,4 @@
-"""Tasks that end when they are told to."""
+"""Tasks that end when they are cancelled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _PATIENCE_SECONDS = 0.1
 
 
 async def end_all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits for them. A library below may take a cancellation for itself, so that
-    its caller goes on as if nothing was: then it is told again."""
+    """Cancels tasks and waits for them. A library may swallow a cancellation, so that its caller
+    continues: then it is cancelled again."""
     left = set(tasks)
     while left:
         for task in left:

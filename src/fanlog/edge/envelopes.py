@@ -1,6 +1,5 @@
-"""Messages of a bus that knows no batches: their bodies on the bus, and the batches that an edge
-makes of them. Each is a batch of its own, so that all edges make the same bytes of the same
-message."""
+"""Messages of a bus without batches: their bodies on the bus, and the batches that an edge makes of
+them. Each is its own batch, so that all edges make the same bytes of the same message."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Envelope(NamedTuple):
-    """A message as it is announced: where it is, and whether its value alone is announced too."""
+    """An announced message: its position, and whether its value alone is announced too."""
 
     offset: int
     epoch: int

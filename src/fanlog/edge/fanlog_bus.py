@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FanlogBus(LocalBus):
-    """What is published, asked for and signalled goes upstream."""
+    """Publishes, requests and signals go upstream."""
 
     is_broker = False
 

@@ -1,5 +1,5 @@
-"""A Fanlog broker as the upstream of an edge: one connection, and on it one subscription for each
-topic or pattern that somebody follows here, however many they are."""
+"""A Fanlog broker as the upstream of an edge: one connection, with one subscription for each topic
+or pattern that is followed here, for any number of readers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fanlog.model import Start
 logger = logging.getLogger("fanlog.edge")
 
 _BLOCK_BYTES = 256 * 1024
-# What a failed attempt waits before the next one.
+# The wait after a failed attempt.
 _PAUSE_SECONDS = 0.2
-# A new reader waits so long at most for what was published before it came.
+# The longest wait of a new reader for messages published before it came.
 _LEVEL_SECONDS = 2.0
 
 
 class FanlogUpstream:
-    """What the core of an edge asks, answered by a Fanlog broker."""
+    """Answers the requests of an edge's core from a Fanlog broker."""
 
     def __init__(self, core: EdgeCore, client: Client, options: EdgeOptions) -> None:
         self._core = core
@@ -67,7 +67,7 @@ class FanlogUpstream:
                 raise
 
     def hold(self, target: TopicReference) -> bool:
-        """The same at once, for a target that is followed. False if it is not."""
+        """The same at once, for a followed target. False if it is not followed."""
         return self._references.hold(target)
 
     def unfollow(self, target: str, wildcard: bool) -> None:
@@ -86,7 +86,7 @@ class FanlogUpstream:
         await self._client.attach(feeder)
 
     def _finish(self, target: TopicReference) -> None:
-        """Nobody has come back: upstream need not send it any more."""
+        """No reader has come back: unsubscribes upstream."""
         feeder = self._feeders.pop(target, None)
         if feeder is not None:
             self._core.mirror.let_go(feeder)
@@ -122,7 +122,7 @@ class FanlogUpstream:
             self._core.mirror.missing(feeder, (topic.name for topic in topics))
 
     def greeted(self) -> None:
-        """Upstream has said who it is since it was last asked."""
+        """Upstream has identified itself since the last request."""
         welcome = self._client.welcome
         if welcome is not None:
             self._core.mirror.connection = welcome
@@ -131,8 +131,8 @@ class FanlogUpstream:
     # What readers know already
 
     async def _levelled(self) -> None:
-        """Returns when all that upstream had sent by now is here. Who asks in one turn of the loop
-        shares the question. If upstream is away, readers have what there is."""
+        """Returns when everything that upstream had sent by now is here. Requests of one turn of
+        the loop are shared. If upstream is away, readers get what is here."""
         if not self._client.connected:
             return
         if self._level is None:
@@ -168,7 +168,7 @@ class FanlogUpstream:
             async with asyncio.timeout(_LEVEL_SECONDS):
                 await self._visible(partition, offset)
         except TimeoutError:
-            # The mirror is stuck behind much else: its readers get the rest from upstream.
+            # The mirror is far behind: its readers get the rest from upstream.
             self._core.mirror.skip(partition, offset)
 
     async def _visible(self, partition: Partition, offset: int) -> None:
@@ -204,8 +204,8 @@ class FanlogUpstream:
     def read_block(
         self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
     ) -> None:
-        """Asks upstream for what the mirror does not have, for as long as it takes: its readers
-        stay. What it answers is handed on."""
+        """Fetches batches from upstream that the mirror does not have, for as long as it takes: its
+        readers stay. The answer is passed on."""
 
         async def read() -> None:
             async with self._fetches:
@@ -243,7 +243,7 @@ class FanlogUpstream:
             if block is not None:
                 await self._visible(partition, block.next_offset)
                 return block
-            # Upstream has lost what was here, and will say so.
+            # Upstream has lost batches that were here, and will report it.
             await asyncio.sleep(_PAUSE_SECONDS)
             return OffsetOutOfRangeError(f"{partition.name} has no offset {offset} upstream.")
 
@@ -282,8 +282,8 @@ class FanlogUpstream:
 
 
 def _maybe_block(payload: bytes, partition: Partition) -> Block | None:
-    """The batches of an answer that begin before the mirror ends: what is behind comes by itself.
-    None if there are none."""
+    """The batches of an answer that begin before the end of the mirror: later ones come by
+    themselves. None if there are none."""
     view = memoryview(payload)[FETCHED_HEAD.size :]
     _, begins_at, _ = FETCHED_HEAD.unpack_from(payload)
     log = mirror_log(partition)

@@ -1,4 +1,4 @@
-"""What brings one target's batches: a subscription at an upstream Fanlog for the mirror."""
+"""Feeds one target's batches into the mirror: a subscription at an upstream Fanlog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fanlog.format.messages import (
 )
 from fanlog.model import GapReason
 
-# With fewer topics than that, the answer to a subscription has all that there are.
+# With fewer topics, the answer to a subscription lists all of them.
 _JOINED_AT_ONCE = 1000
 
 
@@ -41,7 +41,7 @@ class Feeder:
         ended: Callable[[Feeder, FanlogError], None],
         many: Callable[[Feeder], None],
     ) -> None:
-        """`many` hears that the answer to a subscription that goes on did not have all topics."""
+        """`many` is called if the answer to a continued subscription did not list all topics."""
         self._mirror = mirror
         self._wanted = Subscribe(target=target, wildcard=wildcard, mirror=True)
         self._greeted = greeted
@@ -94,10 +94,10 @@ class Feeder:
         self._ended(self, error)
 
     def noticed(self, notice: Notice) -> None:
-        """Readers are told by the core what there is and what not."""
+        """The core notifies readers of existing and missing topics."""
 
     def revoked(self, revoke: Revoke) -> None:
-        """Only a group's member is told so."""
+        """Only for a group's member."""
 
     def leased(self, lease: Lease) -> None:
-        """Only a queue's worker is told so."""
+        """Only for a queue's worker."""

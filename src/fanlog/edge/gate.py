@@ -1,9 +1,10 @@
-"""The gate of an edge: its upstream knows the keys, users and rules. The edge asks who somebody is,
-keeps the account, and decides by its rules what it may do, as the broker does.
+"""The gate of an edge: its upstream has the keys, users and rules. The edge asks upstream for the
+account of a login, keeps it, and applies its rules, as the broker does.
 
-The edge asks its upstream twice a second whether accounts have changed. If they have, it asks about
-all that are in use. While upstream is away nobody new is let in, and who is in stays, until a token
-or key expires."""
+Twice a second the edge asks upstream whether accounts have changed. If they have, it asks about all
+accounts in use. While upstream is away there are no new logins, and existing ones stay until a
+token or key expires.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from fanlog.security.rules import Decisions, forbidden
 
 logger = logging.getLogger("fanlog.edge")
 
-# Accounts in use that an edge knows. Whoever has the oldest of more has to log in again.
+# Accounts in use that an edge keeps. Past this, clients of the oldest have to log in again.
 _ACCOUNTS_MAX = 100_000
-# Logins whose outcome is kept: a browser shows its token with each request.
+# Results of logins that are kept: a browser sends its token with each request.
 _LOGINS_MAX = 10_000
 _LOGIN_US = 10_000_000
 _ACCOUNTS_A_QUESTION = 500
@@ -42,10 +43,10 @@ class EdgeGate:
         self._ask = ask
         self._now_us = now_us
         self._decisions = Decisions(user_topic)
-        # Until upstream has said otherwise, nobody is let in.
+        # Until upstream has answered, all logins are refused.
         self._guarded = True
         self._version: str = ""
-        # Accounts that somebody has logged in as, and what they are now; None: not let in.
+        # Accounts in use and their current state; None: refused.
         self._accounts: dict[Account, Account | None] = {}
         self._logins: dict[bytes, tuple[Account, int]] = {}
         self.failures = 0
@@ -94,7 +95,7 @@ class EdgeGate:
         return vouched.account
 
     def _remember(self, account: Account) -> None:
-        # The newest stand at the end.
+        # The newest are at the end.
         self._accounts.pop(account, None)
         if len(self._accounts) >= _ACCOUNTS_MAX:
             del self._accounts[next(iter(self._accounts))]
@@ -119,7 +120,7 @@ class EdgeGate:
         return bool(account.expires_us) and self._now_us() >= account.expires_us
 
     def expired(self) -> bool:
-        """Whether an account in use has expired, which is told once."""
+        """Whether an account in use has expired. True only once."""
         over = [a for a, now in self._accounts.items() if now is not None and self._is_over(now)]
         for account in over:
             self._accounts[account] = None
@@ -142,7 +143,7 @@ class EdgeGate:
             logger.debug("upstream does not say whether accounts have changed: %s", fault)
             return False
         self._guarded = told.guarded
-        # Only now: what has failed half-way is asked again.
+        # Only now: a check that failed half-way is repeated.
         self._version = told.version
         self._logins.clear()
         self._decisions.forget()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Mirrored:
-    """A topic, the bus's epoch that its log is of, and who brings its batches. `joined` is what the
-    bus last said of it, `made_on` the connection on which its mirror was begun, and `seen_on` the
-    last one that had it."""
+    """A topic, the bus's epoch of its log, and its feeder. `joined` is the bus's last description
+    of it, `made_on` the connection on which its mirror was created, and `seen_on` the last
+    connection that had it."""
 
     __slots__ = ("epoch", "feeders", "joined", "made_on", "seen_on", "topic")
 
@@ -47,7 +47,7 @@ class Mirror:
         self._core = core
         self._by_name: dict[str, Mirrored] = {}
         self._by_number: dict[int, Mirrored] = {}
-        # The present connection to the bus: any object of its own.
+        # The current connection to the bus: any unique object.
         self.connection: object = None
         # Names of the topics that each feeder brings.
         self._fed: dict[object, dict[str, None]] = {}
@@ -61,7 +61,7 @@ class Mirror:
         return None if known is None else known.topic.name
 
     def positions(self, feeder: object) -> tuple[Position, ...]:
-        """How far the topics are that a feeder brings: where it goes on."""
+        """The positions of a feeder's topics, from which it continues."""
         self._core.turns.end()
         return tuple(
             Position(known.topic.name, p.index, p.next_offset, known.epoch, known.topic.number)
@@ -103,8 +103,8 @@ class Mirror:
         return known
 
     def _displace(self, number: int) -> None:
-        """A bus that was started again gives numbers of topics in memory to others. Whoever had
-        this one is not there any more, or has another one, which the bus is about to say."""
+        """A restarted bus gives the numbers of memory topics to others. The old topic with this
+        number is gone, or has another number, which the bus is about to send."""
         known = self._by_number.get(number)
         if known is not None:
             self._give_up(known)
@@ -118,7 +118,7 @@ class Mirror:
     def _refresh(
         self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
     ) -> None:
-        """Takes over what may have changed: settings, begin, epochs, and more partitions."""
+        """Applies changes: settings, start, epochs, and more partitions."""
         topic, stored = known.topic, known.topic.stored
         known.epoch = epoch
         topic.settings = stored.settings = info.settings
@@ -129,7 +129,7 @@ class Mirror:
             log.learn_epochs(_epochs(told))
         more = info.partitions[len(topic.partitions) :]
         if more:
-            # What was published before comes first.
+            # Earlier messages come first.
             self._core.turns.end()
             stored.logs += [_log(info, partition, starts) for partition in more]
             new = self._core.catalog.adopt_growth(topic)
@@ -150,8 +150,8 @@ class Mirror:
         return made
 
     def reset(self, number: int) -> None:
-        """The bus says that a log is not what a feeder knew, though its epoch may be: as after a
-        backup was restored."""
+        """The bus reports that a log has changed, possibly with the same epoch: for example after a
+        restored backup."""
         known = self._by_number.get(number)
         if known is None or known.made_on is self.connection or known.joined is None:
             return
@@ -169,15 +169,14 @@ class Mirror:
             self._core.subscriptions.topic_vanished(known.topic)
 
     def missing(self, feeder: object, there: Iterable[str]) -> None:
-        """After an outage the bus has none but these of the topics that a feeder brought, and those
-        that it has been told of since."""
+        """After an outage the bus has only these of a feeder's topics, and those reported since."""
         names = set(there)
         for known in self._brought_by(feeder):
             if known.topic.name not in names and known.seen_on is not self.connection:
                 self._give_up(known)
 
     def let_go(self, feeder: object) -> None:
-        """A feeder brings nothing more. Topics that nobody else brings have no readers here."""
+        """A feeder has ended. Topics without another feeder have no readers here."""
         brought = self._brought_by(feeder)
         self._fed.pop(feeder, None)
         for known in brought:
@@ -218,8 +217,8 @@ class Mirror:
         self._core.turns.take_stamped(partition, data, header)
 
     def skip(self, partition: Partition, offset: int) -> None:
-        """The mirror goes on at `offset`. Readers ask the bus for what lies before: it has that, or
-        knows why not."""
+        """The mirror continues at `offset`. Readers ask the bus for earlier batches: it has them,
+        or knows why not."""
         core = self._core
         core.turns.end()
         before = partition.visible_end
@@ -229,7 +228,7 @@ class Mirror:
         core.fan_out.show(partition, before)
 
     def gap(self, number: int, index: int, next_offset: int) -> None:
-        """The bus does not have what comes next, or not for us."""
+        """The bus does not have the next batches, or this edge may not read them."""
         known = self._by_number.get(number)
         if known is not None and index < len(known.topic.partitions):
             partition = known.topic.partitions[index]
@@ -237,7 +236,7 @@ class Mirror:
                 self.skip(partition, next_offset)
 
     def _take_overlapping(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
-        """A batch of which the first records are here already: readers go on in its middle."""
+        """A batch whose first records are already here: readers continue in its middle."""
         core = self._core
         core.turns.end()
         before = partition.visible_end
@@ -257,8 +256,8 @@ def mirror_log(partition: Partition) -> MirrorLog:
 
 
 def _is_continued(known: Mirrored, epoch: int, info: TopicInfo) -> bool:
-    """Whether the log is still what it was here. Within one epoch of the bus it always is; the
-    next one may have lost its end, or, in memory, all of it."""
+    """Whether the log continues the one here. Within one epoch of the bus it always does; in the
+    next epoch its end may be lost, or, in memory, all of it."""
     partitions = known.topic.partitions
     if known.epoch == epoch:
         return True

@@ -1,5 +1,5 @@
-"""Native clients on an edge: what they subscribe to is served from the mirrors, and everything else
-is passed on, frame by frame, over a connection of their own to upstream."""
+"""Native clients on an edge: subscriptions are served from the mirrors, and everything else is
+forwarded, frame by frame, over their own connections to upstream."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ logger = logging.getLogger("fanlog.edge")
 # Bytes that wait for upstream to take them, of one peer.
 _WAITING_BYTES_MAX = 1 << 20
 _CONNECT_SECONDS = 10.0
-# What an edge answers by itself.
+# Requests that an edge answers itself.
 _LOCAL = frozenset(
     {
         FrameKind.LOGIN,
@@ -61,12 +61,12 @@ _LOCAL = frozenset(
         FrameKind.METRICS,
     }
 )
-# What is about a subscription of the peer's, by its number.
+# Frames about a subscription of the peer, by its number.
 _NUMBERED = frozenset({FrameKind.UNSUBSCRIBE, FrameKind.CREDIT})
 
 
 def _is_ours(kind: int, request: int) -> bool:
-    """Whether it is the answer to what the edge itself has asked: a ping, or a fresh login."""
+    """Whether it answers a request of the edge itself: a ping, or a fresh login."""
     return kind in (FrameKind.PONG, FrameKind.OK) and not request
 
 
@@ -219,7 +219,7 @@ class EdgeSession(NativeSession):
         self._client_options = client_options
         self._relay: NativeRelay | None = None
         self._said_goodbye = False
-        # What the peer has shown: it logs in upstream as well, with what it asks there itself.
+        # The peer's credentials: it also logs in upstream, for its own requests there.
         self.shown: Login | None = None
 
     # From the peer
@@ -238,9 +238,9 @@ class EdgeSession(NativeSession):
             self._pass_on(data[at:end])
 
     async def check_login(self) -> None:
-        """Asks upstream whether what the peer has shown is still good, before it is shown there:
-        the edge may not know yet that a key was revoked. Shown by the edge, a wrong login would
-        count as the edge's own, and a few of them would lock out all its clients."""
+        """Asks upstream whether the peer's credentials are still valid, before they are used there:
+        the edge may not know yet that a key was revoked. A wrong login from the edge would count as
+        the edge's own, and a few of them would lock out all its clients."""
         gate = self._core.gate
         if self.shown is not None and isinstance(gate, EdgeGate):
             await gate.check(self.shown, self.permit.who)
@@ -283,7 +283,7 @@ class EdgeSession(NativeSession):
         self._relay.send(data)
 
     def hold_up(self) -> None:
-        """Upstream takes nothing more for now: the peer is not read."""
+        """Upstream is full: stops reading from the peer."""
         self.checking = True
 
     def relieve(self) -> None:
@@ -300,12 +300,12 @@ class EdgeSession(NativeSession):
             self._relay.pause_reading()
 
     def lost_upstream(self, error: FanlogError) -> None:
-        """What the peer had asked for upstream is gone with the connection: it comes back."""
+        """The peer's upstream requests are lost with the connection: the peer reconnects."""
         self.outlet.evict(error)
 
     def closed(self) -> None:
         super().closed()
-        # Subscriptions that wait for upstream would do so for as long as it is away.
+        # Subscriptions that wait for upstream would wait for as long as it is away.
         for task in list(self._tasks):
             task.cancel()
         if self._relay is not None:
@@ -337,7 +337,7 @@ class EdgeListener(NativeListener):
         options = self.options
         welcome = self._welcome_of()
         if welcome is not None:
-            # What upstream would refuse, the edge must not accept.
+            # The edge must not accept what upstream would refuse.
             options = msgspec.structs.replace(
                 options,
                 frame_bytes_max=min(options.frame_bytes_max, welcome.frame_bytes_max),

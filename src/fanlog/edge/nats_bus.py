@@ -55,7 +55,7 @@ class NatsEdge(EdgeNode):
 
 
 class NatsBus(PlainBus):
-    """What is published goes through NATS."""
+    """Publishes go through NATS."""
 
     name = "nats"
 

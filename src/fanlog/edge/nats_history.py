@@ -33,7 +33,7 @@ _IDLE_SECONDS = 30.0
 
 
 class NatsHistory:
-    """`stream_of` says which stream keeps a topic; None if nobody does."""
+    """`stream_of` returns the stream of a topic, or None."""
 
     def __init__(
         self, core: EdgeCore, line: NatsLine, stream_of: Callable[[Partition], str | None]
@@ -71,8 +71,8 @@ class NatsHistory:
     async def _pull(
         self, partition: Partition, stream: str, config: Any, count: int
     ) -> tuple[list[Any], bool]:
-        """Messages of a stream, and whether those were all. NATS says so: that no more came in time
-        does not mean that there are none."""
+        """Messages of a stream, and whether they are complete. NATS states that: a timeout does not
+        mean that there are no more."""
         puller = await self._line.ask(
             self._line.jetstream.pull_subscribe(partition.topic.name, stream=stream, config=config)
         )
@@ -113,7 +113,7 @@ class NatsHistory:
                 ack_policy=api.AckPolicy.NONE,
                 inactive_threshold=_IDLE_SECONDS,
             )
-            # Before it is asked: what comes meanwhile would be taken for nothing.
+            # Before the request: messages that arrive meanwhile would be dropped.
             end = partition.visible_end
             try:
                 info = await self._line.ask(self._line.jetstream.stream_info(stream))

@@ -1,5 +1,4 @@
-"""An edge's connection to NATS, which comes back by itself: requests, signals, and what NATS
-answers."""
+"""An edge's connection to NATS, which reconnects by itself: requests, signals, and answers."""
 
 from __future__ import annotations
 
@@ -117,7 +116,7 @@ class NatsLine:
                 await self.client.close()
 
     async def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What NATS answers; its faults become ours."""
+        """The answer of NATS; its errors become ours."""
         try:
             return await work
         except NotFoundError:

@@ -51,7 +51,7 @@ _RECONNECT_SECONDS = 0.25
 
 
 class _Feed:
-    """What brings a target: a consumer of a stream, or a plain subscription."""
+    """The source of a target: a consumer of a stream, or a plain subscription."""
 
     __slots__ = ("epoch", "seen", "stream", "subscription")
 
@@ -63,7 +63,7 @@ class _Feed:
 
 
 class NatsUpstream:
-    """What the core of an edge asks, and what its bus publishes."""
+    """Answers the requests of an edge's core, and publishes for its bus."""
 
     def __init__(
         self, core: EdgeCore, url: str, options: EdgeOptions, *, make_streams: bool = False
@@ -118,7 +118,7 @@ class NatsUpstream:
         )
         epoch = _epoch_of(info)
         last = int(info.state.last_seq)
-        # The same stream goes on where it was: its consumer brings what was missed.
+        # The same stream continues: its consumer brings the missed messages.
         same = before is not None and (before.stream, before.epoch) == (stream, epoch)
         seen = min(before.seen, last) if before is not None and same else last
         line = self._lines[target] = _Feed(stream, epoch, seen)
@@ -158,7 +158,7 @@ class NatsUpstream:
             if not self._make_streams:
                 return None
         except ConnectionLostError:
-            # It may have one: what is kept must not become what only comes now.
+            # It may have a stream: stored messages must not become live-only ones.
             raise
         except FanlogError as fault:
             # A server without JetStream has none.
@@ -169,7 +169,8 @@ class NatsUpstream:
         return await self._make_stream(subject)
 
     async def _make_stream(self, subject: str) -> str:
-        """A stream for what its first part names: one for all rooms, users, and so on."""
+        """A stream for the first part of its name: one for all rooms, one for all users, and so
+        on."""
         first = subject.split(".", maxsplit=1)[0]
         if first in ("*", ">"):
             raise InvalidNameError(
@@ -202,7 +203,7 @@ class NatsUpstream:
         count = counts.get(name, 0)
         first = max(0, int(info.state.first_seq) - 1)
         if 0 < limit <= count:
-            # Messages may have gone from between others: readers must be told of it.
+            # Messages in between may be deleted: readers must be notified.
             self.line.in_task(self._learn_begin(line.stream, name))
         self._join(target, name, line.epoch, first=min(first, at), end=at, durability="os")
 
@@ -314,8 +315,8 @@ class NatsUpstream:
             self._core.mirror.take(batch, read_header(batch))
 
     async def _back(self) -> None:
-        """What is in streams goes on where it was. What is not may have been missed: readers are
-        told, by another epoch."""
+        """Topics in streams continue. Others may have missed messages: a new epoch notifies their
+        readers."""
         self._epoch = self._epoch % 0xFFFFFFFF + 1
         self._core.mirror.connection = object()
         for target in self._references.targets():
@@ -375,7 +376,7 @@ class NatsUpstream:
     # What readers want that the mirror does not have
 
     def _line_of(self, partition: Partition) -> _Feed | None:
-        """The line of a topic in a stream; None if there is only what comes now."""
+        """The position of a topic in a stream; None if it is live only."""
         known = self._core.mirror.find(partition.topic.name)
         feeders = () if known is None else known.feeders
         lines = (
@@ -396,7 +397,7 @@ class NatsUpstream:
         self.history.read_block(partition, offset, bytes_wanted, done)
 
     async def _level(self, target: TopicReference) -> None:
-        """What was stored before a reader came is here before it begins."""
+        """Messages stored before a reader came are here before it starts."""
         known = None if target.wildcard else self._core.mirror.find(target.name)
         if known is None or not self.line.up:
             return
@@ -436,5 +437,5 @@ class NatsUpstream:
 
 
 def _epoch_of(info: Any) -> int:
-    """When the stream was made: one that is made again is another."""
+    """When the stream was created: a recreated stream is another one."""
     return int(info.created.timestamp()) if info.created is not None else 1

@@ -1,5 +1,4 @@
-"""The one place that puts a running edge together: a core whose topics are mirrors, its upstream,
-and the listeners."""
+"""Composes a running edge: a core whose topics are mirrors, its upstream, and the listeners."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max_
 
 
 def tls_options(edge: EdgeOptions) -> dict[str, str]:
-    """How the edge speaks TLS to its upstream, as options of a client: what the settings say."""
+    """TLS to the upstream, as client options from the settings."""
     found = {
         "tls_ca_file": edge.tls_ca_file,
         "tls_certificate_file": edge.tls_certificate_file,
@@ -77,7 +76,7 @@ class EdgeNode(Node):
     ) -> None:
         super().__init__(None, config, runtime, authority, gate)
         self.address = address
-        # They hear of it when upstream is lost, and when it is back.
+        # Called when upstream is lost, and when it is back.
         self.on_state: list[Callable[[bool], None]] = []
         self.edge_core: EdgeCore
 
@@ -92,11 +91,11 @@ class EdgeNode(Node):
 
     @abstractmethod
     def make_upstream(self, core: EdgeCore) -> Upstream:
-        """What the core asks."""
+        """Answers the core's requests."""
 
     @abstractmethod
     def make_bus(self) -> Bus:
-        """What stands behind the web listener."""
+        """The bus behind the web listener."""
 
     def _make_core(self, defaults: TopicSettings) -> Core:
         config = self._config
@@ -183,7 +182,7 @@ class FanlogEdge(EdgeNode):
         self._tasks.append(asyncio.create_task(self._watch_accounts()))
 
     async def _check_role(self) -> None:
-        """Asks upstream for the first time who is who."""
+        """Asks upstream for accounts for the first time."""
         try:
             await self._vouch(messages.Vouch())
         except ForbiddenError as fault:

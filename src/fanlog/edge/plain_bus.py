@@ -1,5 +1,5 @@
-"""What the buses of Redis and NATS have in common: subscriptions read the mirrors, and messages go
-through the upstream. There is no Fanlog client, so that what needs one is not supported."""
+"""The common part of the Redis and NATS buses: subscriptions read the mirrors, and messages go
+through the upstream. There is no Fanlog client; functions that need one are not supported."""
 
 from __future__ import annotations
 

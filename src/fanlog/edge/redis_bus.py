@@ -48,7 +48,7 @@ class RedisEdge(EdgeNode):
 
 
 class RedisBus(PlainBus):
-    """What is published goes through Redis."""
+    """Publishes go through Redis."""
 
     name = "redis"
 

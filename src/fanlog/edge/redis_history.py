@@ -48,7 +48,7 @@ class RedisHistory:
         )
 
     async def read(self, partition: Partition, offset: int) -> Block | Exception:
-        """What the stream has from an offset on, for as long as it takes to ask."""
+        """The stream's messages from an offset on; waits for Redis as long as needed."""
         while True:
             try:
                 entries = await self._range(partition.topic.name, offset, _ENTRIES_A_READ)
@@ -61,7 +61,7 @@ class RedisHistory:
         log = mirror_log(partition)
         first = int(entries[0][0].split(b"-")[0]) - 1 if entries else partition.visible_end
         if first > offset:
-            # It has gone from the stream: readers are told.
+            # It was deleted from the stream: readers are notified.
             log.begins_at = max(log.begins_at, min(first, partition.visible_end))
             return OffsetOutOfRangeError(f"{partition.name} begins at {first} upstream.")
         batches = [
@@ -77,7 +77,7 @@ class RedisHistory:
 def _stored_batch(
     partition: Partition, identity: bytes, fields: dict[bytes, bytes]
 ) -> bytes | None:
-    """An entry of the stream as a batch; None if it is behind what readers may see."""
+    """An entry of the stream as a batch; None if it is past the visible end."""
     offset = int(identity.split(b"-")[0]) - 1
     if offset >= partition.visible_end:
         return None

@@ -36,7 +36,7 @@ Heard = Callable[[bytes | None, bytes, bytes], None]
 
 
 def _tls_arguments(options: EdgeOptions) -> dict[str, Any]:
-    """The library's own words for what the settings say. By itself it would not check the name."""
+    """The library's names for the settings. By default it would not check the host name."""
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
@@ -104,7 +104,7 @@ class RedisLine:
     # Commands
 
     async def ask(self, command: Callable[[], Awaitable[Any]]) -> Any:
-        """What Redis answers; its faults become ours."""
+        """The answer of Redis; its errors become ours."""
         await self.ready(_ANSWER_SECONDS)
         try:
             return await command()
@@ -163,7 +163,7 @@ class RedisLine:
                     await self._pubsub.punsubscribe(*patterns)
 
     async def level(self) -> None:
-        """Returns when all that was published by now has been heard. If Redis is away, at once."""
+        """Returns when everything published by now was received. At once if Redis is away."""
         if not self.up:
             return
         answer = self._confirmation("pong", b"")
@@ -223,7 +223,7 @@ class RedisLine:
                 self.on_state(up)
 
     async def _hear(self) -> None:
-        """Hands on what comes. Raises when the connection is lost, or silent."""
+        """Passes messages on. Raises when the connection is lost, or silent."""
         loop = asyncio.get_running_loop()
         heard_at = pinged_at = loop.time()
         while True:

@@ -1,5 +1,5 @@
-"""Redis clients on an edge of a Fanlog broker: what they subscribe to comes from the mirrors, and
-what they publish goes upstream through the edge's client."""
+"""Redis clients on an edge of a Fanlog broker: subscriptions read the mirrors, and messages go
+upstream through the edge's client."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ _FOLLOWING = {b"SUBSCRIBE": b"s", b"PSUBSCRIBE": b"p", b"SSUBSCRIBE": b"h"}
 
 
 class _Outbox:
-    """Publishes upstream what Redis clients have published here. It stands where the core would
-    take batches in."""
+    """Publishes messages of Redis clients upstream. It replaces the core's intake."""
 
     def __init__(self, client: Client, options: RedisOptions) -> None:
         self._client = client
@@ -68,7 +67,7 @@ class _Outbox:
             stored.logs.append(MirrorLog(settings, Owner(self._number, 0)))
             known = BrokerTopic(stored).partitions[0]
             self._names[self._number] = key
-        # The last used stands last: its messages may be gathered still.
+        # The most recently used is last: it may still gather messages.
         self._gathering[key] = known
         return known
 
@@ -125,8 +124,8 @@ class _Outbox:
         origin.acknowledge([ACK_ENTRY.pack(*Ack(number, 0, 0, 0, token, 0, 0))])
 
     async def _partitions(self, name: str) -> int:
-        """How many a topic has. As at the broker, one is made if somebody waits for it; else it is
-        0, and the message is nobody's."""
+        """The number of a topic's partitions. As at the broker, the topic is created if a reader
+        waits for it; otherwise it is 0, and the message is dropped."""
         options = self._options
         channel: dict[str, int | str] = {
             "partitions": 1,
@@ -205,8 +204,8 @@ class EdgePubSub(PubSub):
 
 
 class EdgeRedisSession(RedisSession):
-    """A peer whose subscriptions begin when upstream sends what they are about: from their
-    confirmation on, nothing is missed."""
+    """A peer whose subscriptions start when upstream sends their messages: after the confirmation,
+    none is missed."""
 
     def __init__(self, pubsub: EdgePubSub, *arguments: Any, **options: Any) -> None:
         super().__init__(pubsub, *arguments, **options)
@@ -226,7 +225,7 @@ class EdgeRedisSession(RedisSession):
             self._edge.in_task(self._prepare(kind, words))
             return
         if not self._prepared:
-            # Somebody else has woken it up: what it waits for is not there yet.
+            # It was woken for another reason: its target is not followed yet.
             self._waits = True
             self._todo.appendleft(words)
             return
@@ -287,7 +286,7 @@ class EdgeRedisListener(RedisListener):
 
 
 def pattern_target(text: bytes) -> TopicReference:
-    """What has to be followed for a Redis pattern."""
+    """The target to follow for a Redis pattern."""
     over = pattern_over(text)
     return TopicReference(over, is_pattern(over))
 

@@ -52,7 +52,7 @@ _SPECIAL = b"\\*?[]"
 
 
 class _RedisTopic(NamedTuple):
-    """What Redis has of a topic."""
+    """The state of a topic in Redis."""
 
     number: int
     next_offset: int
@@ -61,9 +61,9 @@ class _RedisTopic(NamedTuple):
 
 
 class _Order:
-    """Where a channel is, as the subscription to one target hears it: the last offset announced,
-    echoes that are still to come, and how often which message of an application was heard since.
-    Others hear the same once more."""
+    """The position of a channel in the subscription to one target: the last announced offset,
+    echoes still to come, and how often each message of an application was received since. Other
+    subscriptions receive the same once more."""
 
     __slots__ = ("echoes", "heard", "last", "target")
 
@@ -75,7 +75,7 @@ class _Order:
 
 
 class RedisUpstream:
-    """What the core of an edge asks, and what its bus publishes."""
+    """Answers the requests of an edge's core, and publishes for its bus."""
 
     def __init__(self, core: EdgeCore, url: str, options: EdgeOptions) -> None:
         self._core = core
@@ -87,8 +87,8 @@ class RedisUpstream:
         self._names: set[TopicReference] = set()
         self._patterns: dict[TopicReference, None] = {}
         self._orders: dict[str, _Order] = {}
-        # Topics that are being opened, and what is heard of them meanwhile: announcements, and
-        # messages of applications.
+        # Topics that are being opened, and the announcements and messages of applications received
+        # meanwhile.
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._holding: dict[str, list[Envelope | bytes]] = {}
         self._signals: dict[bytes, list[Hear]] = {}
@@ -133,8 +133,8 @@ class RedisUpstream:
         await self._open_target(target)
 
     async def _open_target(self, target: TopicReference) -> None:
-        """Mirrors what there is of a target. A topic that is named begins to exist with that, so
-        that its readers have a position before its first message."""
+        """Mirrors the topics of a target. A named topic is created with that, so that its readers
+        have a position before its first message."""
         if not target.wildcard:
             await self._open_topic(target.name)
             return
@@ -147,7 +147,7 @@ class RedisUpstream:
         self._patterns.pop(target, None)
         self._names.discard(target)
         for name in [n for n, order in self._orders.items() if order.target == target]:
-            # Whoever else hears it goes on with it.
+            # Other subscriptions to it continue with it.
             del self._orders[name]
             if self._covering(name):
                 self._begin_opening(name)
@@ -164,7 +164,7 @@ class RedisUpstream:
         self._orders.clear()
 
     async def _back(self) -> None:
-        """All is subscribed to again: what was missed is fetched."""
+        """All subscriptions are back: fetches the missed messages."""
         self._core.mirror.connection = object()
         for target in [*self._names, *self._patterns]:
             await self._open_target(target)
@@ -172,8 +172,8 @@ class RedisUpstream:
     # Topics
 
     async def _open_topic(self, name: str) -> None:
-        """Asks Redis how far a topic is, and mirrors it from there. What is heard meanwhile is held
-        back."""
+        """Asks Redis for a topic's position, and mirrors it from there. Messages that arrive
+        meanwhile are held back."""
         await asyncio.shield(self._begin_opening(name))
 
     def _begin_opening(self, name: str) -> asyncio.Task[None]:
@@ -193,7 +193,7 @@ class RedisUpstream:
         self._joined(name, kept)
         order = self._order_of(name)
         if order is not None and order.last is None:
-            # What was heard before the first announcement came behind the message before it.
+            # Messages received before the first announcement come after the message before it.
             announced = (heard.offset for heard in held if isinstance(heard, Envelope))
             order.last = next(announced, kept.next_offset) - 1
         for heard in held:
@@ -203,7 +203,7 @@ class RedisUpstream:
                 self._adopt(name, order, heard)
 
     def _order_of(self, name: str) -> _Order | None:
-        """The order of a channel; None if nobody follows it."""
+        """The order of a channel; None if it is not followed."""
         order = self._orders.get(name)
         if order is None and (covering := self._covering(name)):
             order = self._orders[name] = _Order(covering[0])
@@ -423,7 +423,7 @@ class RedisUpstream:
         self._in_task(read())
 
     async def _touch_all(self) -> None:
-        """Topics that somebody follows do not expire."""
+        """Followed topics do not expire."""
         while True:
             await asyncio.sleep(max(1.0, self._ttl / 3))
             for target in self._references.targets():
@@ -447,7 +447,7 @@ class RedisUpstream:
 
 
 def _check_not_own(name: str) -> str:
-    """The name, if it is not of what edges keep in Redis and tell each other: whoever left such a
+    """The name, if it is not one of the keys and channels of edges: a client that left such a
     channel would take it from all."""
     if name.startswith(scripts.OWN_PREFIX):
         raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")

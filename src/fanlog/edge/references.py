@@ -72,7 +72,7 @@ class References:
             try:
                 await asyncio.shield(followed.opening)
             except BaseException:
-                # Somebody may have begun it anew meanwhile: that one is not ours.
+                # It may have been started again meanwhile: that one is not ours.
                 if self._followed.get(target) is followed:
                     self.unfollow(target)
                 raise
@@ -114,7 +114,7 @@ class References:
             followed.ending = loop.call_later(self._linger_seconds, self._over, target, followed)
 
     def _over(self, target: TopicReference, followed: _Followed) -> None:
-        """Nobody has come back."""
+        """No user has come back."""
         if self._followed.get(target) is followed:
             del self._followed[target]
             followed.opening.cancel()

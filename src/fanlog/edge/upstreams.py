@@ -19,8 +19,8 @@ _WRITE_IT = (
 
 
 def make_edge(url: str, config: Config, credentials: Mapping[str, str] | None = None) -> EdgeNode:
-    """The edge for an upstream's address, not started yet. `credentials` are options of a client:
-    what the edge logs in with at a Fanlog broker, if neither the settings nor the address say."""
+    """The edge for an upstream's address, not started yet. `credentials` are client options: the
+    edge's login at a Fanlog broker, if neither the settings nor the address have one."""
     given = url if "://" in url else f"fanlog://{url}"
     try:
         scheme = urlsplit(given).scheme

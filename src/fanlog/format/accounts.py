@@ -1,5 +1,5 @@
-"""What operators ask about keys and users, over any listener: one frame with one of these in it.
-Secrets go in and come out once, and are in no answer after that."""
+"""Requests about keys and users, over any listener: one frame with one of these structs. Secrets
+are sent and returned once, and are in no answer after that."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ListUsers(msgspec.Struct, frozen=True, kw_only=True, tag="list_users", omi
 
 
 class MayDo(msgspec.Struct, frozen=True, kw_only=True, tag="may", omit_defaults=True):
-    """Whether a key or user may do something. Without a name: whoever asks."""
+    """Whether a key or user may do something. Without a name: the caller."""
 
     verb: Verb
     topic: str
@@ -181,7 +181,7 @@ class KeyMade(msgspec.Struct, frozen=True):
 
 
 class KeysPage(msgspec.Struct, frozen=True):
-    """`next` is the name to go on after; empty if there are no more."""
+    """`next` is the name to continue after; empty at the end."""
 
     keys: tuple[KeyInfo, ...] = ()
     next: str = ""
@@ -193,7 +193,7 @@ class UsersPage(msgspec.Struct, frozen=True):
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """`reason` says why not."""
+    """`reason` is the reason of a refusal."""
 
     allowed: bool
     reason: str = ""

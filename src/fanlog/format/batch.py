@@ -1,10 +1,9 @@
-"""The batch: the one form that messages have on the wire, in memory, on disk and in Spark.
+"""The batch: the one form of messages on the wire, in memory, on disk and in Spark.
 
 A batch is a header of 64 bytes (`header.py`) and columns of records (`columns.py`). Every column
 starts on a multiple of 8, and so does every batch, because its length is one too.
 
-Between socket and log nobody looks past the header. Sparse batches come from compaction alone
-(`sparse.py`).
+Between socket and log only the header is read. Only compaction makes sparse batches (`sparse.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from fanlog.format.header import (
 
 
 def check_body(data: Bytes, header: BatchHeader, at: int = 0) -> None:
-    """That the whole body is there and is what the producer's client sent."""
+    """Checks that the body is complete and is what the producer's client sent."""
     end = at + header.length
     if len(data) < end:
         raise FormatError(f"The batch is {header.length} bytes long; {len(data) - at} are there.")
@@ -155,8 +154,8 @@ class Batch:
 
     @property
     def columns(self) -> ColumnReader:
-        """The columns as buffers, ready for Arrow or NumPy. What is in them is checked as it is
-        asked for; `check` looks at all of it."""
+        """The columns as buffers, ready for Arrow or NumPy. Contents are checked when they are
+        read; `check` checks all of them."""
         if self._columns is None:
             header = self.header
             try:
@@ -188,12 +187,12 @@ class Batch:
             raise self.unreadable(fault) from fault
 
     def forget_columns(self) -> None:
-        """Gives up what was unpacked; it is unpacked again when it is asked for."""
+        """Drops the unpacked columns; they are unpacked again when needed."""
         self._columns = None
         self._checked = False
 
     def unreadable(self, fault: FormatError) -> UnreadableError:
-        """The fault, with the batch's place."""
+        """The fault, with the batch's topic, partition and offset."""
         where = repr(self.topic_name) if self.topic_name else f"topic number {self.header.topic}"
         first, last = self.base_offset, self.next_offset - 1
         return UnreadableError(
@@ -207,7 +206,7 @@ class Batch:
 
     @property
     def unpacked_bytes(self) -> int:
-        """What the batch takes once its columns are unpacked, as it says itself: no work."""
+        """The size of the batch with unpacked columns, from its own fields: no work."""
         header = self.header
         if not header.codec:
             return header.length

@@ -1,6 +1,6 @@
-"""The batches that a worker was sent last. The broker and the worker's client each keep such a
-cache by the same rule, so that the broker knows what the client still has, and sends a batch of
-which several leases are cut only once."""
+"""The batches that a worker received last. The broker and the worker's client each keep such a
+cache by the same rule, so that the broker knows what the client still has, and sends a batch with
+several leases only once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from fanlog.model import MIB
 
 T = TypeVar("T")
-# A batch's place: the topic's number, the partition and the base offset.
+# A batch's position: the topic's number, the partition and the base offset.
 BatchKey = tuple[int, int, int]
 
 BATCHES_MAX = 256
@@ -28,7 +28,7 @@ class BatchCache(Generic[T]):
         return len(self._items)
 
     def get(self, place: BatchKey) -> T | None:
-        """What is there, which is now the last used."""
+        """The cached batch, which becomes the most recently used."""
         found = self._items.get(place)
         if found is None:
             return None

@@ -1,5 +1,5 @@
-"""A batch made of columns that are buffers already, such as Arrow's: the other way of `columns.py`
-and byte for byte what `encode_batch` makes of the same records, without a loop over them."""
+"""Makes a batch of columns that are already buffers, such as Arrow's: the reverse of `columns.py`,
+and byte for byte the same as `encode_batch`, without a loop over records."""
 
 from __future__ import annotations
 

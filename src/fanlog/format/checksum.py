@@ -1,5 +1,5 @@
-"""CRC-32C, the only checksum of batches, frames and files. The library wants `bytes`, so a view
-is copied once: cheaper than any checksum that would take it as it is."""
+"""CRC-32C, the only checksum of batches, frames and files. The library needs `bytes`, so a view is
+copied once, which is still cheaper than a checksum that takes views."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compression of a batch's columns. A codec's number is part of the format; its name is what
-people write. A batch says how large it will be, and `UnpackLimits` judges that before a byte is
-unpacked. Unpacking never makes more bytes than the batch said."""
+"""Compression of a batch's columns. A codec's number is part of the format; users write its name. A
+batch states its unpacked size, and `UnpackLimits` checks that before a byte is unpacked. Unpacking
+never makes more bytes than stated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import zstandard
 from fanlog.errors import FormatError
 from fanlog.model import MIB
 
-# What the format allows. Who reads may allow less.
+# The format's limits. A reader may allow less.
 UNPACKED_BYTES_MAX = 256 * MIB
-# A batch may unpack to so many times its packed bytes. Real data stays far below it; a bomb, or a
-# batch that lies about its size, does not. What would pass it is sent without compression.
+# A batch may unpack to this many times its packed bytes. Real data stays far below it; a bomb, or a
+# batch with a false size, does not. Data past it is sent without compression.
 RATIO_MAX = 1000
 # Up to this size the ratio does not matter: such a batch is cheap to unpack.
 RATIO_FREE_BYTES = 1 * MIB
@@ -38,7 +38,7 @@ class Codec(IntEnum):
 
 
 class UnpackLimits(NamedTuple):
-    """What a batch may claim to unpack to."""
+    """Limits of a batch's stated unpacked size."""
 
     bytes_max: int = UNPACKED_BYTES_MAX
     ratio_max: int = RATIO_MAX
@@ -79,8 +79,8 @@ def codec_named(name: str) -> Codec:
 
 
 def pack(codec: Codec, data: bytes) -> tuple[Codec, bytes]:
-    """The data as a batch should have it: packed, or, where that would look like a bomb, as it
-    is. Says which."""
+    """The data for a batch: packed, or as it is if the packed form would look like a bomb. Returns
+    which."""
     if codec is Codec.ZLIB:
         packed = zlib.compress(data, _ZLIB_LEVEL)
     elif codec is Codec.ZSTD:
@@ -95,7 +95,7 @@ def pack(codec: Codec, data: bytes) -> tuple[Codec, bytes]:
 
 
 def unpack(codec: int, data: bytes, unpacked_bytes: int, limits: UnpackLimits) -> bytes:
-    """The columns behind `data`, exactly `unpacked_bytes` long, or a FormatError."""
+    """Unpacks columns to exactly `unpacked_bytes`, or raises FormatError."""
     limits.check(unpacked_bytes, len(data))
     try:
         if codec == Codec.ZLIB:

@@ -38,7 +38,7 @@ VALUE_NULLS = 0x04
 HEADERS = 0x08
 EVENT_TIMES = 0x10
 SPARSE = 0x20
-# What a client may send. A sparse batch is only ever made by compaction.
+# Flags that a client may send. Only compaction makes a sparse batch.
 KNOWN_FLAGS = KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
 
 EncodedHeaders = Mapping[str, bytes]
@@ -108,7 +108,7 @@ def _header_column(parts: list[bytes], entries: _Entries) -> None:
 
 
 class Packed(NamedTuple):
-    """A body, and what the header says of it. The codec may be another than was asked for."""
+    """A body and its header fields. The codec may differ from the requested one."""
 
     codec: Codec
     flags: int
@@ -167,7 +167,7 @@ def _pack(
 
 
 def pack_places(span: int, deltas: Sequence[int]) -> bytes:
-    """What stands first in a sparse batch's body."""
+    """The first part of a sparse batch's body."""
     return SPAN.pack(span) + _ints("i", deltas) + padding(4 * len(deltas))
 
 
@@ -191,7 +191,7 @@ def read_deltas(body: memoryview, span: int, count: int) -> list[int]:
 
 
 def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | None:
-    """The event times' range that stands in front of the columns, if they are there."""
+    """The range of event times before the columns, if there are any."""
     if not flags & EVENT_TIMES:
         return None
     at = places_bytes(flags, count)
@@ -201,17 +201,17 @@ def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | No
 
 
 def columns_bytes_min(count: int) -> int:
-    """The least that the columns of so many records take: the values' offsets."""
+    """The minimum size of the columns of `count` records: the values' offsets."""
     return 4 * (count + 1)
 
 
 def sizes_at(flags: int, count: int) -> int:
-    """Where in the body of a packed batch its sizes stand."""
+    """The position of the sizes in a packed batch's body."""
     return places_bytes(flags, count) + (TIME_RANGE.size if flags & EVENT_TIMES else 0)
 
 
 def read_sizes(data: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Unpacked and packed bytes of a batch that ends at `end`, as it says itself at `at`."""
+    """The unpacked and packed bytes of a batch that ends at `end`, as stated at `at`."""
     if at + SIZES.size > end:
         raise FormatError("it ends before it says how large its columns are")
     unpacked_bytes, packed_bytes = SIZES.unpack_from(data, at)
@@ -224,7 +224,7 @@ def _rising(offsets: memoryview) -> list[int]:
     """Offsets that begin with 0, as numbers, checked: none is below the one before it. One that is
     would let a few bytes pass for many records."""
     numbers = offsets.tolist()
-    # Of what is in order already, sorting is the fastest proof.
+    # For sorted data, sorting is the fastest check.
     if sorted(numbers) != numbers:
         raise FormatError("a column's offsets fall")
     return numbers
@@ -366,7 +366,7 @@ class ColumnReader:
         return memoryview(unpack(codec, packed, unpacked_bytes, limits))
 
     def check(self) -> None:
-        """Checks what has not been looked at yet: once this returns, every entry can be read."""
+        """Checks everything that was not checked yet: after this, every entry can be read."""
         for found in (self._values, self._keys, self._names, self._content):
             if found is not None:
                 found.check()

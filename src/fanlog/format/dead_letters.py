@@ -34,12 +34,12 @@ TOPIC_PREFIX = "dead."
 ID_PATTERN = "[0-9]{1,4}:[0-9]{1,18}"
 REASON_CHARACTERS_MAX = 4096
 _PREFIX = "fanlog-dead-"
-# What a dead letter may be longer than its job, for what its headers say.
+# Bytes that a dead letter may be longer than its job, for its headers.
 _HEADERS_BYTES_MAX = 64 * KIB
 
 
 class Death(NamedTuple):
-    """Where a job came from, and what happened to it."""
+    """The origin of a job, and what happened to it."""
 
     topic: str
     partition: int
@@ -100,7 +100,7 @@ def death_headers(death: Death) -> dict[str, bytes]:
 
 
 def read_death(headers: Mapping[str, bytes]) -> Death | None:
-    """What the headers say; None if the record is no dead letter."""
+    """The content of the headers; None if the record is no dead letter."""
     try:
         return Death(
             headers[_PREFIX + "topic"].decode(),
@@ -121,5 +121,5 @@ def read_death(headers: Mapping[str, bytes]) -> Death | None:
 
 
 def own_headers(headers: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The job's own headers, without what its death has added."""
+    """The job's own headers, without those of the dead letter."""
     return {name: value for name, value in headers.items() if not name.startswith(_PREFIX)}

@@ -179,7 +179,7 @@ def check_hello(data: bytes) -> None:
 
 
 def wrong_port(data: bytes) -> BadMagicError:
-    """The error of a connection to a broker that begins as none of ours does."""
+    """The error for a server whose first bytes are not of our protocol."""
     spoken = maybe_protocol(data)
     what = f"{spoken}" if spoken else f"{data[:16]!r}"
     return BadMagicError(
@@ -213,7 +213,7 @@ def frame(kind: int, payload: bytes = b"", *, request: int = 0, aux: int = 0) ->
 
 
 def frame_head(kind: int, payload_bytes: int, *, request: int = 0, aux: int = 0) -> bytes:
-    """The header of a frame whose payload is sent by itself."""
+    """The header of a frame whose payload is sent separately."""
     return FRAME_HEADER.pack(
         FRAME_HEADER_BYTES + payload_bytes, kind, PROTOCOL_VERSION, 0, request, aux
     )
@@ -269,7 +269,7 @@ def read_lease(payload: bytes | memoryview) -> Lease:
 
 
 def fetched_head(request: int, batch_bytes: int, visible_end: int, start_offset: int) -> bytes:
-    """What stands before the batches of an answer to FETCH."""
+    """The part before the batches in an answer to FETCH."""
     length = FRAME_HEADER_BYTES + FETCHED_HEAD.size + batch_bytes
     header = FRAME_HEADER.pack(length, FrameKind.FETCHED, PROTOCOL_VERSION, 0, request, 0)
     return header + FETCHED_HEAD.pack(visible_end, start_offset, 0)
@@ -279,8 +279,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class FrameCutter:
-    """Cuts what a connection brings into whole frames. A frame's begin is kept until its rest
-    has come; a length outside the limits is a fault as soon as it can be read."""
+    """Splits received bytes into whole frames. An incomplete frame is kept until the rest has come;
+    a length outside the limits is an error as soon as it can be read."""
 
     __slots__ = ("_kept", "_kept_bytes", "_need", "frame_bytes_max")
 
@@ -296,7 +296,7 @@ class FrameCutter:
         return self._kept_bytes
 
     def join(self, data: bytes) -> bytes:
-        """`data` behind what was kept; empty as long as no whole frame can be in it."""
+        """`data` after the kept bytes; empty while there can't be a whole frame."""
         if not self._kept_bytes:
             return data
         self._kept.append(data)
@@ -330,7 +330,7 @@ class FrameCutter:
             )
 
     def cut(self, data: bytes) -> Iterator[tuple[int, bytes, int, int]]:
-        """Kind, buffer, begin and end of each whole frame; what is left is kept."""
+        """Kind, buffer, begin and end of each whole frame; the rest is kept."""
         data = self.join(data)
         at, size = 0, len(data)
         while size - at >= PREFIX_BYTES:

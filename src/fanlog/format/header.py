@@ -86,7 +86,7 @@ def select(*names: str) -> Struct:
 
 
 def _stretch(first: str, last: str) -> Struct:
-    """All fields from `first` to `last`, without what is before them."""
+    """All fields from `first` to `last`, without those before them."""
     names = _NAMES[_NAMES.index(first) : _NAMES.index(last) + 1]
     return Struct("<" + "".join(_LAYOUT[name] for name in names))
 
@@ -94,11 +94,11 @@ def _stretch(first: str, last: str) -> Struct:
 _HEADER = select(*_NAMES)
 HEADER_BYTES = _HEADER.size
 BATCH_BYTES_MIN = HEADER_BYTES + SPAN.size
-# What the broker needs of a batch that comes in: everything but what it will stamp itself.
+# The fields of an incoming batch that the broker reads: all but those that it stamps.
 _BY_BROKER = ("leader_epoch", "base_offset", "append_time_us", "header_crc")
 INCOMING = select(*(name for name in _NAMES if name not in _BY_BROKER))
-# What the broker rewrites, under the header crc; the two checksums; and the fields that the part
-# under the client's checksum begins with.
+# The fields that the broker writes, under the header crc; the two checksums; and the first fields
+# under the client's checksum.
 STAMPED = _stretch("length", "first_sequence")
 CHECKSUMS = _stretch("header_crc", "body_crc")
 CLIENT_PART = _stretch("partition", "record_count")
@@ -218,7 +218,7 @@ def pack_stamped(
 
 
 def repack(header: BatchHeader, **changes: int) -> bytes:
-    """The same of a header, with some fields changed."""
+    """The same for a header, with some fields changed."""
     return STAMPED.pack(*header._replace(**changes)[: _NAMES.index("header_crc")])
 
 

@@ -31,6 +31,6 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def short_key(key: bytes) -> bytes:
-    """What stands for a key in memory: itself, or of a long one a digest. Shorter ones stay as
-    they are, so that no key can pass for another's digest."""
+    """The form of a key in memory: the key itself, or a digest of a long one. Short keys stay as
+    they are, so that no key can look like another's digest."""
     return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()

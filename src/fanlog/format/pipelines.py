@@ -1,8 +1,8 @@
-"""Runs of pipelines, as whoever runs one reports them to the broker, so that others can see how it
-went. The frame PIPELINE_RUN carries one, and the ledger `_fanlog.pipelines` keeps the last ones.
+"""Runs of pipelines, as their runner reports them to the broker, so that others can see them. The
+frame PIPELINE_RUN carries one, and the ledger `_fanlog.pipelines` keeps the last ones.
 
-A run has the name of its state: `pipeline.archive` is also the group which shows its lag. Who may
-use that group may report its runs. A later report of the same run replaces the one before.
+A run has the name of its state: `pipeline.archive` is also the group that shows its lag. A client
+that may use that group may report its runs. A later report of the same run replaces the one before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RunState = Literal["running", "done", "stopped", "failed"]
 
 
 class PipelineStream(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream of a run: its last batch, the records of all of them, and what is left. `lag` is
-    None if that can't be said."""
+    """One stream of a run: its last batch, the records of all batches, and its lag, None if
+    unknown."""
 
     name: _PipelineName
     batch: Annotated[int, Meta(ge=0)] = 0
@@ -36,8 +36,8 @@ class PipelineStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, as it is when it is reported. Times are microseconds since 1970. `why` says what went
-    wrong, `summary` what came of it, and `report` where a report lies on the host that ran it."""
+    """A reported run. Times are microseconds since 1970. `why` is the error, `summary` the result,
+    and `report` the path of a report on the host that ran it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
     pipeline: _PipelineName

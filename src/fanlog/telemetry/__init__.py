@@ -1,1 +1,1 @@
-"""What an operator sees of a running broker: counters, metrics and traces."""
+"""An operator's view of a running broker: counters, metrics and traces."""

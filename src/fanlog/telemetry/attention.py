@@ -1,9 +1,9 @@
-"""What needs somebody's attention, found in a snapshot, in the last minutes, and in what else the
-broker knows. Pure.
+"""Findings that need attention, from a snapshot, the last minutes, and other facts of the broker.
+Pure functions.
 
-Each finding has a stable `kind`, a severity, one sentence, and where it can be fixed: the kind of
-page, and the name that it is about. Names that are about a topic, a group or a queue are shown only
-to those who may know them; `admin` findings only to operators.
+Each finding has a stable `kind`, a severity, one sentence, and the page to fix it: its kind, and
+the name of the object. Findings about a topic, a group or a queue are shown only to users who may
+see it; `admin` findings only to operators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fanlog.telemetry.recent import RECENT_SECONDS, Recent
 from fanlog.telemetry.snapshot import OTHERS, Snapshot
 from fanlog.telemetry.trends import TrendSeries, growth, maybe_seconds_left, rise
 
-# Lag that rises for so long is more than a busy moment.
+# Lag that rises for this long is more than a busy moment.
 GROWING_SECONDS = 60.0
 _LAG_MIN = 10
 # A group without members is reported after this: a restart of its consumer is shorter.
@@ -30,7 +30,7 @@ DESERTED_SECONDS = 10.0
 _AUTH_FAILURES_MIN = 5
 # After a start the loop is busy with the start itself.
 _LOOP_WATCHED_SECONDS = 60.0
-# The trend of a disk is known after so long; a week ahead is not worth a word.
+# The trend of a disk is known after this time; more than a week ahead is not reported.
 _DISK_WATCHED_SECONDS = 300.0
 _DISK_SOON_SECONDS = 7 * 86_400.0
 _DISK_URGENT_SECONDS = 86_400.0
@@ -42,10 +42,10 @@ _FILES_SHARE_URGENT = 0.95
 _LOOP_DELAY_US = 250_000
 _LOOP_DELAY_URGENT_US = 1_000_000
 _CPU_MAX = 0.95
-# A reader that is so far behind costs nobody else anything, but is worth a look.
+# A reader this far behind costs nobody else anything, but is worth a look.
 _BEHIND_BYTES = 16 << 20
 _TRANSACTION_SECONDS = 300.0
-# Of one kind, so many are named.
+# Names shown for one kind.
 _NAMED_MAX = 10
 FINDINGS_MAX = 100
 
@@ -124,7 +124,7 @@ def _lagging(
     series_of: Callable[[str], TrendSeries[int] | None],
     deserted: Callable[[str], bool],
 ) -> Found:
-    """Those that fall behind, or that nobody works on, the furthest behind first."""
+    """Groups that fall behind or have no members, the furthest behind first."""
     count = 0
     for name, lag, members in named:
         if name == OTHERS or count >= _NAMED_MAX:
@@ -166,7 +166,7 @@ def _dead(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
         series = recent.dead_lettered.maybe(queue.name)
         new = 0 if series is None else min(most, growth(series, RECENT_SECONDS))
         target = facts.dead_letter_topics.get(queue.name, "")
-        # Those that were replayed or deleted since need nobody any more.
+        # Dead letters that were replayed or deleted since need no attention.
         over = bool(target) and facts.dead_letters is not None and not letters.get(target)
         if not new or over or count >= _NAMED_MAX:
             continue
@@ -207,7 +207,7 @@ def _jobs(count: int) -> str:
 
 
 def _missed(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
-    # A topic that is named again must not bring what its readers missed long ago.
+    # A topic that is listed again must not bring old misses.
     most = sum(_new(recent, name) for name in recent.counters if name.startswith("missed."))
     count = 0
     for topic in snapshot.topics:
@@ -291,7 +291,7 @@ def _disk(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
 
 
 def seconds_until_full(recent: Recent) -> float | None:
-    """When the disk is full if it goes on like this; None if it does not fill, or nobody knows."""
+    """When the disk will be full at this rate; None if it does not fill, or it is unknown."""
     return maybe_seconds_left(recent.disk_free, _DISK_WATCHED_SECONDS)
 
 

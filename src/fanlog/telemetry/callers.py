@@ -1,7 +1,8 @@
-"""For whom the code runs right now, for log lines: the connection and its user.
+"""The caller that the code runs for, for log lines: the connection and its user.
 
-Each connection has a context of its own. Its callbacks run in it, and so do the tasks that they
-begin, so nobody pays for it with each message."""
+Each connection has its own context. Its callbacks and their tasks run in it, so there is no cost
+per message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fanlog.identity import Identity
 
 
 class Caller(Protocol):
-    """Somebody who may log in while the connection is open: a permit."""
+    """A caller that may log in while the connection is open: a permit."""
 
     @property
     def who(self) -> Identity: ...
@@ -29,7 +30,7 @@ def context_of(caller: Caller) -> Context:
 
 
 def maybe_who() -> Identity | None:
-    """Who it is for, if it is for somebody."""
+    """The current caller, if any."""
     caller = CALLER.get()
     return None if caller is None else caller.who
 

@@ -1,5 +1,5 @@
-"""A finding: something in a broker that somebody should look at; what it is found in; and the words
-that it is told with."""
+"""A finding: something in a broker that needs attention; the data that it is found in; and its
+texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot does not say."""
+    """Facts that are not in a snapshot."""
 
     in_memory: bool = False
     disk_full: bool = False
@@ -53,7 +53,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     certificate: str = ""
     late: tuple[str, ...] = ()
-    # Dead letters by topic, those with the most first; None if nobody has counted them.
+    # Dead letters by topic, most first; None if they were not counted.
     dead_letters: tuple[tuple[str, int], ...] | None = None
     # Where queues put their dead letters.
     dead_letter_topics: dict[str, str] = {}

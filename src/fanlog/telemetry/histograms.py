@@ -1,6 +1,7 @@
-"""Histograms of plain ints: what a turn, a sync or a late timer costs the loop is one bisection.
+"""Histograms of plain ints: to record a turn, a sync or a late timer costs the loop one bisection.
 
-Bounds are upper ones, in the unit of what is observed; the last bucket has none."""
+Bounds are upper bounds, in the unit of the values; the last bucket has none.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ DELAY_US = (
 
 
 class HistogramData(msgspec.Struct, frozen=True):
-    """How often a value was at most each bound; `counts` has one more, for what was higher. The
-    counts are those of each bucket alone."""
+    """Counts of values per bucket, each bucket alone. `counts` has one more entry, for values above
+    all bounds."""
 
     bounds: tuple[int, ...]
     counts: tuple[int, ...]
@@ -56,8 +57,8 @@ class HistogramData(msgspec.Struct, frozen=True):
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """About which value so large a share of the observations is not above: a bucket's upper
-        bound, or the highest bound for what is past it. 0 if there are none."""
+        """The value that a share of the observations does not exceed: a bucket's upper bound, or
+        the highest bound for values past it. 0 if there are none."""
         wanted, seen = share * self.count, 0
         if not wanted:
             return 0.0
@@ -68,7 +69,7 @@ class HistogramData(msgspec.Struct, frozen=True):
         return float(self.bounds[-1])
 
     def since(self, before: HistogramData) -> HistogramData:
-        """What came after another reading of the same histogram."""
+        """The observations since another reading of the same histogram."""
         if before.bounds != self.bounds or before.count > self.count:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))

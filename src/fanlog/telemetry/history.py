@@ -39,15 +39,15 @@ TIERS = (Tier(5, 720), Tier(60, 1440), Tier(600, 2016))
 
 
 class HistoryRow(NamedTuple):
-    """The values of one slot: `slot * step_seconds` is when it begins. A column past the end has
-    no value, just as one that is NaN."""
+    """The values of one slot, which begins at `slot * step_seconds`. A column past the end has no
+    value, and neither has a NaN."""
 
     slot: int
     values: array[float]
 
 
 class NewRow(NamedTuple):
-    """A row that is to be written down, in which tier, and which series its columns are."""
+    """A row to write, its tier, and the series of its columns."""
 
     tier: int
     row: HistoryRow
@@ -55,7 +55,7 @@ class NewRow(NamedTuple):
 
 
 class Column:
-    """The place of one series. `born` has, for each tier, the number of its first row."""
+    """The column of one series. `born` has the number of its first row in each tier."""
 
     __slots__ = ("born", "highest", "index", "name", "seen")
 
@@ -98,7 +98,7 @@ class HistoryRings:
         self.series_max = series_max
         self.rings = [Ring(tier) for tier in tiers]
         self.columns: dict[str, Column] = {}
-        # By column. It is replaced when it changes: who holds one knows what its rows meant.
+        # By column. It is replaced when it changes: an old copy still describes its rows.
         self.names: tuple[str, ...] = ()
         self._restored_names: tuple[str, ...] | None = None
         self._restored: list[tuple[int, int]] = []
@@ -116,7 +116,7 @@ class HistoryRings:
         return list(self._append(0, HistoryRow(slot, row)))
 
     def _append(self, at: int, row: HistoryRow) -> Iterator[NewRow]:
-        """Adds a row to a ring, and what it completes to the coarser ones."""
+        """Adds a row to a ring, and completed rows to the coarser ones."""
         ring = self.rings[at]
         if at + 1 < len(self.rings) and ring.rows:
             ratio = self.rings[at + 1].tier.step_seconds // ring.tier.step_seconds
@@ -167,7 +167,7 @@ class HistoryRings:
         self.names = tuple(names)
 
     def restore(self, at: int, row: HistoryRow, names: tuple[str, ...]) -> None:
-        """Takes back a row that was written down, with the names that its columns had then."""
+        """Restores a stored row, with the names of its columns at that time."""
         if names is not self._restored_names:
             self._restored_names = names
             self._restored = self._places(names)

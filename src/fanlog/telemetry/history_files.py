@@ -33,7 +33,7 @@ _COLUMNS_MAX = 100_000
 
 
 class _TierFile:
-    """The newer file of a tier: what it already has."""
+    """The newer file of a tier and its contents."""
 
     def __init__(self, folder: str, tier: Tier) -> None:
         self._folder = folder
@@ -100,7 +100,7 @@ class HistoryFiles:
         self._silent = False
 
     def load(self, history: HistoryRings) -> None:
-        """Brings back what was written down. It never fails: what can't be read is left out."""
+        """Restores the stored history. It never fails: unreadable parts are left out."""
         try:
             found = [self._read_tier(file) for file in self._files]
         except OSError as fault:
@@ -120,7 +120,7 @@ class HistoryFiles:
         self.append(again + history.restored())
 
     def _read_tier(self, file: _TierFile) -> list[Contents]:
-        """The two newest files of a tier. Those that are damaged are moved away."""
+        """The two newest files of a tier. Damaged ones are moved away."""
         numbers = self._numbers(file.tier)
         for number in numbers[:-2]:
             os.unlink(file.path(number))
@@ -152,7 +152,7 @@ class HistoryFiles:
             return Contents([], (), 0, damaged=True)
 
     def _set_aside(self, path: str, tier: Tier) -> None:
-        """One such file a tier is kept, for whoever wants to look at it."""
+        """One damaged file per tier is kept, for inspection."""
         aside = f"{self._folder}/{tier.step_seconds}s.damaged"
         try:
             os.replace(path, aside)

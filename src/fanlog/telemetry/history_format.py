@@ -34,8 +34,8 @@ HEADER_BYTES = _FILE.size
 
 
 class Contents(NamedTuple):
-    """What a file has: its rows with the names of their columns, the names that hold at its end,
-    how many bytes are whole, and whether something is wrong that a crash does not explain."""
+    """The content of a file: its rows with the names of their columns, the names at its end, the
+    number of valid bytes, and whether there is damage that a crash does not explain."""
 
     rows: list[tuple[HistoryRow, tuple[str, ...]]]
     names: tuple[str, ...]

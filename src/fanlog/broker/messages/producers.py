@@ -18,7 +18,7 @@ from fanlog.model import PRODUCER_ID_MAX
 
 
 class SequenceRun(NamedTuple):
-    """`count` records from `first_sequence` on, stored from `base_offset` on."""
+    """`records` records from `first_sequence` on, stored from `base_offset` on."""
 
     first_sequence: int
     base_offset: int
