@@ -1,2 +1,2 @@
-"""Who is let in, and what they may do: keys, users, rules, and the gate that listeners ask. Nothing
-here knows the broker; `node.py` plugs it in."""
+"""Authentication and permissions: keys, users, rules, and the gate that listeners ask. Nothing here
+knows the broker; `node.py` plugs it in."""

@@ -56,7 +56,7 @@ _NAME_BYTES_MAX = 255
 _COMMENT_BYTES_MAX = 1000
 _CERTIFICATES_MAX = 100
 _PAGE = 100
-# Rotations whose old secrets are good at the same time.
+# Rotations with old secrets that are valid at the same time.
 _OLD_MAX = 4
 # A hundred years: past that a number is a mistake.
 # Larger numbers do not fit into JSON.
@@ -189,8 +189,8 @@ class BrokerAccounts:
         return user_info(changed)
 
     async def set_password(self, wanted: SetPassword, *, by: Identity | None) -> UserInfo:
-        """A new password. Without an admin, `by` has to know the old one. That is a login: who
-        found a session open must not guess at the password without end."""
+        """Sets a new password. Without the role admin, `by` has to know the old one. That counts as
+        a login: a stolen session must not allow endless guesses."""
         passwords = self._gate.passwords
         if by is not None:
             shown = Login(user=wanted.name, password=wanted.old_password)
@@ -229,7 +229,7 @@ class BrokerAccounts:
         return len(self._directory.keys if kind == "key" else self._directory.users)
 
     def account(self, kind: str, name: str) -> Account:
-        """The account of a key or user, as if it had logged in: to ask what it may do."""
+        """The account of a key or user as after a login: to ask for its permissions."""
         if kind == "key":
             key = self._key(name)
             return Account(name=name, kind="key", rules=key.rules, id=key.id)
@@ -239,7 +239,7 @@ class BrokerAccounts:
         return self._gate.decisions.decide(account, verb, topic)
 
     def replace_file_entries(self, entries: Iterable[AccountEntry]) -> None:
-        """Takes in what the config file has now. Those that it does not have any more go."""
+        """Loads the accounts of the config file. Accounts that are no longer in it are removed."""
         wanted = {entry.ledger_key: entry for entry in entries}
         gone = [
             entry
@@ -269,7 +269,7 @@ class BrokerAccounts:
             raise
 
     def _remove(self, entry: AccountEntry) -> None:
-        """Whatever the disk does, nobody gets in with it any more."""
+        """Whatever the disk does, it is no longer valid."""
         self._pending.pop(entry.ledger_key, None)
         self._directory.remove(entry)
         try:
@@ -344,7 +344,7 @@ class BrokerAccounts:
         return names
 
     def _check_admin_left(self, entry: AccountEntry, changed: AccountEntry | None) -> None:
-        """That somebody is left who can manage keys and users."""
+        """Checks that an account is left that can manage keys and users."""
         if not _is_admin(entry) or (changed is not None and _is_admin(changed)):
             return
         others = (one for one in self._entries() if one.ledger_key != entry.ledger_key)

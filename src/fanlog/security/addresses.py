@@ -16,8 +16,8 @@ _SUBNET_BITS = 64
 
 
 def host_of(address: str) -> str:
-    """The host of `host:port`. An IPv6 address stands there with or without brackets, and with or
-    without a port; whatever is doubtful is in the last 64 bits, which do not count."""
+    """The host of `host:port`. An IPv6 address may have brackets or not, and a port or not;
+    ambiguous parts are in the last 64 bits, which do not count."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return address.strip("[]")
@@ -26,7 +26,7 @@ def host_of(address: str) -> str:
 
 
 def source_of(host: str) -> str:
-    """What counts as one address."""
+    """The part of an address that counts."""
     address = _maybe_ipv6(host)
     if address is None:
         return host
@@ -52,7 +52,8 @@ class Sources:
         self._exempt = [_network(text.strip()) for text in exempt.split(",") if text.strip()]
 
     def maybe_of(self, address: str) -> str:
-        """What counts as one address of a peer at `host:port`; empty if it is not counted."""
+        """The part of the address of a peer at `host:port` that counts; empty if it is not
+        counted."""
         if not address:
             return ""
         host = host_of(address)

@@ -35,7 +35,7 @@ AUDIT_TOPIC = "_fanlog.audit"
 GENESIS = "0" * 64
 # The action of a record that does not continue the chain: the one before it could not be read.
 RESTART = "audit.restart"
-# The action of a record that says how many did not fit.
+# The action of a record with the number of records that did not fit.
 LOST = "audit.lost"
 _TEXT_LENGTH_MAX = 255
 # Of a key, however much of it is there, only the public part is shown.
@@ -46,7 +46,7 @@ AuditResult = Literal["ok", "denied", "failed"]
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is written down, before it has its place in the chain."""
+    """An entry before it has its position in the chain."""
 
     time: str
     action: str
@@ -107,7 +107,7 @@ def decode_record(value: bytes) -> AuditRecord:
 
 
 def link(head: Head, entries: Iterable[AuditEntry]) -> tuple[list[bytes], Head]:
-    """The entries as records behind a head, and the head then."""
+    """The entries as records after a head, and the new head."""
     values: list[bytes] = []
     for entry in entries:
         fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
@@ -122,8 +122,8 @@ def show_time(time_us: int) -> str:
 
 
 def clean(text: str) -> str:
-    """A text that somebody else chose: bounded, and without what a terminal obeys or JSON can't
-    hold. A key that somebody gave in the wrong place stays secret."""
+    """A text chosen by a client: bounded, and without characters that a terminal obeys or JSON
+    can't hold. A key given in the wrong place stays secret."""
     text = _KEY.sub(r"\1…", text[:_TEXT_LENGTH_MAX])
     if text.isprintable():
         return text

@@ -1,8 +1,8 @@
-"""Whether a chain of audit records is whole. It takes one record after the other, and remembers
-two, so that an audit log of any size can be checked.
+"""Checks a chain of audit records. It takes one record after the other, and keeps two, so that an
+audit log of any size can be checked.
 
-A record's hash stands in the next one. Where the two differ, one of both was changed: it is the
-later one if its own hash does not fit either.
+Each record has the hash of the one before. If they differ, one of the two was changed: the later
+one if its own hash does not fit either.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import msgspec
 from fanlog.errors import FormatError
 from fanlog.security.audit import GENESIS, LOST, RESTART, AuditRecord, Head, decode_record, digest
 
-# Faults that are told of. After that they are counted.
+# Faults that are reported. Further ones are counted.
 FAULTS_MAX = 20
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong, and with which record."""
+    """A fault, and its record."""
 
     seq: int
     sentence: str
 
 
 class AuditCheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found. `first` is the oldest record that is kept, and `head` the newest. The
-    first of the `faults` names the first record that is wrong."""
+    """The result of a check. `first` is the oldest kept record, and `head` the newest. The first of
+    the `faults` names the first wrong record."""
 
     records: int
     first: int
@@ -55,7 +55,8 @@ class ChainCheck:
         self._faults: list[Fault] = []
         self._faults_count = 0
         self._remarks: list[str] = []
-        # The record whose hash the newest one denies, until it is clear which of both is wrong.
+        # The record whose hash does not match the newest one, until it is clear which of both is
+        # wrong.
         self._suspect = -1
 
     def _fault(self, seq: int, sentence: str) -> None:
@@ -118,8 +119,8 @@ class ChainCheck:
             )
 
     def _settle(self, seq: int, *, fits: bool) -> None:
-        """Record `seq` says what the one before it is: so it is clear which one of the pair before
-        that was changed."""
+        """Record `seq` has the hash of the one before it: that shows which of the pair before was
+        changed."""
         suspect, self._suspect = self._suspect, -1
         if suspect < 0:
             return

@@ -1,7 +1,7 @@
-"""The certificate that listeners present: PEM files, read again when they change.
+"""The certificate of the listeners: PEM files, read again when they change.
 
-Law: what is broken is never used. A new certificate is tried in a context of its own, and takes the
-old one's place only if all of it fits; whoever is connected already keeps what they have.
+Law: broken files are never used. A new certificate is tried in its own context, and replaces the
+old one only if all of it fits; existing connections keep theirs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fanlog.errors import ConfigError
 logger = logging.getLogger("fanlog.tls")
 
 _DAY_SECONDS = 86_400
-# An operator who misses one warning gets another.
+# Interval of warnings: an operator may miss one.
 _WARN_EVERY_SECONDS = _DAY_SECONDS
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a certificate says, as far as people ask for it."""
+    """The fields of a certificate that users need."""
 
     subject: str
     issuer: str
@@ -90,8 +90,8 @@ def certified_names(described: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 class Certificates:
-    """The files of `[tls]`. `context` is what the next handshake uses. `problem` says what is wrong
-    with them now, for the log and for health; it is empty if nothing is."""
+    """The files of `[tls]`. The next handshake uses `context`. `problem` describes what is wrong
+    with them now, for the log and for health; empty if nothing is."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class Certificates:
         return [path for path in paths if path]
 
     def _stamps(self) -> tuple[tuple[int, int, int], ...]:
-        """What tells one state of the files from another, also where a link is turned to other
-        files, as Kubernetes does."""
+        """Identifies a state of the files, also if a link points to other files, as in
+        Kubernetes."""
         found: list[tuple[int, int, int]] = []
         for path in self._paths():
             try:
@@ -179,7 +179,7 @@ class Certificates:
             context, certificate = self._load(options)
         except ConfigError as fault:
             if options == self._options:
-                # Health says it until the files fit, also if nobody looks at the log.
+                # Health shows it until the files fit, also if nobody reads the log.
                 self._refused = str(fault)
             raise
 
@@ -190,7 +190,8 @@ class Certificates:
         return take
 
     def reload(self) -> bool:
-        """Reads the files again. If they do not fit, what was there stays, and the log says so."""
+        """Reads the files again. If they do not fit, the old ones stay in use, and the log has the
+        reason."""
         self._seen = self._stamps()
         try:
             context, certificate = self._load(self._options)

@@ -82,7 +82,7 @@ def find_claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def is_user_name(name: str) -> bool:
-    """Whether a name can be a user's: it stands in logs, headers and topics."""
+    """Whether a name is valid for a user: it is used in logs, headers and topics."""
     return 0 < len(name) <= USER_LENGTH_MAX and name.isprintable()
 
 
@@ -110,8 +110,8 @@ def _texts(given: Any) -> list[str]:
 
 
 def _patterns(claims: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    """The patterns of a claim; None if it is not there. A claim that can't be understood is no
-    claim that allows everything."""
+    """The patterns of a claim; None if there is no claim. A claim that can't be understood allows
+    nothing."""
     given = find_claim(claims, name)
     if given is None:
         return None

@@ -1,5 +1,5 @@
-"""How many connections one address, and one user, may have. Counts are kept for those that have a
-connection, so the tables are never larger than the number of connections."""
+"""Limits of connections per address and per user. Only those with a connection are counted, so the
+tables are never larger than the number of connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ConnectionCounts:
     # By address
 
     def maybe_refusal(self, address: str) -> ConnectionQuotaError | None:
-        """What speaks against one more connection from an address."""
+        """The error against one more connection from an address, or None."""
         most = self._options.connections_per_address
         source = self._sources.maybe_of(address) if most else ""
         count = self._by_source.get(source, 0)
@@ -74,7 +74,7 @@ class CountedAccount:
 
     def become(self, account: Account | None) -> None:
         """The connection logs in, as somebody else, or out. Raises ConnectionQuotaError if the
-        account has too many; the connection is then whose it was before."""
+        account has too many; then the connection keeps its account."""
         before = self._account
         if before is not None and account is not None and _key_of(before) == _key_of(account):
             return

@@ -1,5 +1,6 @@
-"""Certificates for development: an authority of one's own, and what it issues. Anybody who has its
-key can be every broker to whoever trusts it, so it is for machines that hold nothing real."""
+"""Certificates for development: a private authority, and the certificates that it issues. With its
+key, anybody can pose as a broker to those who trust it: use it only on machines without real
+data."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from fanlog.errors import InvalidArgumentError
 
 CA_FILE = "ca.pem"
 _CA_KEY_FILE = "ca.key"
-# A clock that is a little behind must not refuse what was made just now.
+# A clock that is a little behind must not refuse a new certificate.
 _BEFORE = datetime.timedelta(minutes=5)
 
 
@@ -45,8 +46,8 @@ class DevAuthority:
         days: float = 90,
         now: datetime.datetime | None = None,
     ) -> tuple[Path, Path]:
-        """A certificate for host names and addresses, or for a client: its file, and its key's.
-        What was in these files is replaced, as whole files."""
+        """A certificate for host names and addresses, or for a client: its file, and its key file.
+        Existing files are replaced as a whole."""
         now = now or datetime.datetime.now(datetime.UTC)
         key = ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH

@@ -1,8 +1,8 @@
-"""Keys and users, in memory, as they are now. Every change goes through `change`: it takes effect
-at once, and everybody who has asked is told, so that open connections are looked at again.
+"""The current keys and users, in memory. Every change goes through `change`: it takes effect at
+once, and subscribers are notified, so that open connections are checked again.
 
 Entries come from the broker's ledger, or from its config file. Those of the file can be changed
-there only.
+only there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, tag="key", omit_defaul
 
 
 class UserEntry(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
-    """A user: `password` is what `passwords.py` keeps; empty: no password lets this user in.
-    `certificates` are names in client certificates that do."""
+    """A user: `password` is the hash by `passwords.py`; if empty, the user can't log in with a
+    password. `certificates` are the names in client certificates that log in as this user."""
 
     name: str
     rules: Rules
@@ -85,7 +85,8 @@ class Directory:
         self._users: dict[str, UserEntry] = {}
         self._key_by_id: dict[str, KeyEntry] = {}
         self._user_by_certificate: dict[str, UserEntry] = {}
-        # Entries of the ledger count only if none of it is lost: a revocation may be among that.
+        # Entries of the ledger are valid only if none is lost: a revocation may be among the lost
+        # ones.
         self._distrusted = False
         # By entry, so that a change leaves the accounts of others as they are.
         self._accounts: dict[str, dict[tuple[AccountKind, str], Account]] = {}
@@ -119,16 +120,16 @@ class Directory:
     # Changes
 
     def load(self, entries: Iterable[AccountEntry], *, distrust: bool = False) -> None:
-        """Takes entries in at the start. `distrust`: some that were in the ledger are lost, so
-        that of the rest nobody knows whether they were revoked."""
+        """Loads entries at the start. `distrust`: some entries of the ledger are lost, so that any
+        of the others may have been revoked."""
         self._distrusted = self._distrusted or distrust
         for entry in entries:
             self._put(entry)
         self._changed()
 
     def put(self, entry: AccountEntry) -> None:
-        """Adds an entry, or replaces the one of this name. A new one changes nothing for anybody
-        who is there."""
+        """Adds an entry, or replaces the one of this name. A new entry does not affect existing
+        logins."""
         known = entry.name in (self._keys if isinstance(entry, KeyEntry) else self._users)
         self._put(entry)
         if known:
@@ -175,7 +176,7 @@ class Directory:
         return self._trusted(self._key_by_id.get(id))
 
     def allowance_of(self, name: str) -> Allowance | None:
-        """What the key or user of this name may use."""
+        """The limits of the key or user of this name."""
         entry = self._keys.get(name) or self._users.get(name)
         return None if entry is None else entry.allowance
 
@@ -191,8 +192,8 @@ class Directory:
         return entry
 
     def account_of_key(self, entry: KeyEntry, digest: str, now_us: int) -> Account | None:
-        """The account of somebody who has shown the secret of this digest; None if that does not
-        let in any more. The same account for the same secret, as long as nothing changes."""
+        """The account for a secret with this digest; None if it is no longer valid. The same object
+        for the same secret, until something changes."""
         expires_us = entry.expires_us
         if digest != entry.digest:
             until_us = max((o.until_us for o in entry.old if o.digest == digest), default=0)
@@ -206,7 +207,7 @@ class Directory:
     def account_of_user(
         self, entry: UserEntry, now_us: int, kind: AccountKind = "user", credential: str = ""
     ) -> Account | None:
-        """The account of a user who has logged in. A new password ends what the old one opened."""
+        """The account of a logged-in user. A new password ends logins with the old one."""
         if entry.disabled or (entry.expires_us and now_us >= entry.expires_us):
             return None
         return self._account(kind, entry, credential, entry.expires_us)

@@ -1,5 +1,5 @@
-"""Requests to those who vouch for users: key sets and OpenID providers. Answers are bounded in size
-and time, and a redirect is not followed: the addresses are the operator's own."""
+"""Requests to key sets and OpenID providers. Answers are limited in size and time, and redirects
+are not followed: the addresses are the operator's own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Fetcher:
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
     ) -> dict[str, Any]:
         """The JSON object of an answer with status 200. Raises LinkError for everything else,
-        without what was sent: a form may have secrets."""
+        without the request's content: a form may have secrets."""
         # It takes a while to import, and few brokers ask anybody.
         import aiohttp  # noqa: PLC0415
 
@@ -107,8 +107,8 @@ class Fetcher:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """What comes, up to the limit. It counts what was unpacked, so a small body that unpacks to a
-    large one is no way around."""
+    """The body, up to the limit. Unpacked bytes count, so a small body can't unpack to a large
+    one."""
     data = bytearray()
     async for chunk in content.iter_chunked(64 * 1024):
         data += chunk

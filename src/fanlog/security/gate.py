@@ -1,5 +1,5 @@
-"""The gate of a broker with logins: it turns what a peer shows into an account, and answers what
-the account may do. It is both the broker's `Gate` and its `Authority`."""
+"""The gate of a broker with logins: it maps credentials to an account, and decides what the account
+may do. It is the broker's `Gate` and its `Authority`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class TokenVerifier(Protocol):
     """Knows one kind of token."""
 
     async def verify(self, token: str, /) -> Account | None:
-        """Whose token it is; None if it is of another kind. Raises UnauthenticatedError if it is of
-        this kind and not valid."""
+        """The account of a token; None if it is of another kind. Raises UnauthenticatedError if it
+        is of this kind and not valid."""
         ...
 
     def renew(self, account: Account, /) -> Account | None:
-        """The account of a token that was verified before, as it is now; None: not let in any more.
-        The same object if nothing has changed. Whether it has expired was looked at before."""
+        """The current account of a token that was verified before; None if it is no longer valid.
+        The same object if nothing has changed. Expiry was checked before."""
         ...
 
 
@@ -62,7 +62,7 @@ class LoginGuard(Protocol):
 
 
 class SecurityGate:
-    """`verifiers` know tokens, `guards` watch logins. `on_login` hears of each login and its
+    """`verifiers` check tokens, `guards` watch logins. `on_login` is called with each login's
     result: the identity, or the error."""
 
     def __init__(
@@ -74,9 +74,9 @@ class SecurityGate:
         self.verifiers: list[TokenVerifier] = []
         self.guards: list[LoginGuard] = []
         self.on_login: list[Callable[[Login, Identity, FanlogError | None], None]] = []
-        # Hears of logins that are not looked at, because there were too many wrong ones.
+        # Called for logins that are refused unchecked, after too many wrong ones.
         self.on_turned_away: list[Callable[[Identity], None]] = []
-        # Hears that somebody is there whose rate is limited.
+        # Called when an account with a rate logs in.
         self.on_limited: list[Callable[[], None]] = []
         self._now_us = now_us
         # The seconds in which accounts expire that are in use.
@@ -99,8 +99,7 @@ class SecurityGate:
     async def login_by(
         self, login: Login, who: Identity, find: Callable[[], Awaitable[Account | None]]
     ) -> Identity:
-        """A login whose account `find` finds: it is watched, counted and written down as all
-        are."""
+        """A login with the account from `find`: watched, counted and recorded like all logins."""
         try:
             for guard in self.guards:
                 guard.check(login, who)
@@ -139,7 +138,7 @@ class SecurityGate:
         return msgspec.structs.replace(who, user=account.name, account=account)
 
     def _note_account(self, account: Account) -> None:
-        """An account is in use: when it expires, and whether it has rates of its own."""
+        """Registers an account in use: its expiry, and whether it has its own rates."""
         allowance = account.allowance
         if allowance.messages_per_second or allowance.bytes_per_second:
             for tell in self.on_limited:
@@ -162,7 +161,7 @@ class SecurityGate:
         raise UnauthenticatedError(NO_LOGIN)
 
     def account_of_key(self, text: str) -> Account | None:
-        """Whose key it is, if it is anybody's. Every secret is compared, in the same time."""
+        """The owner of a key, or None. Every secret is compared, in the same time."""
         parsed = maybe_parse(text)
         entry = None if parsed is None else self.directory.key_by_id(parsed.id)
         digest = digest_of("" if parsed is None else parsed.secret)
@@ -203,7 +202,7 @@ class SecurityGate:
                 )
                 if account is not None:
                     found = self.admit(account, who)
-                    # HTTP asks with each request, which is no login.
+                    # HTTP sends credentials with each request, which is no login.
                     for tell in self.on_login if who.listener != "web" else ():
                         tell(Login(), found, None)
                     return found
@@ -267,12 +266,12 @@ class SecurityGate:
 
 
 def password_mark(kept: str) -> str:
-    """Changes with the password, and says nothing about it."""
+    """Changes with the password, and reveals nothing about it."""
     return hashlib.sha256(kept.encode()).hexdigest()[:12] if kept else ""
 
 
 def _still_shown(account: Account, password: str, certificates: Sequence[str]) -> bool:
-    """Whether what the account has shown still lets in."""
+    """Whether the account's credentials are still valid."""
     if account.kind == "certificate":
         return account.credential in [name.casefold() for name in certificates]
     return account.credential == password_mark(password)

@@ -25,7 +25,7 @@ class ParsedKey(NamedTuple):
 
 
 def make_key() -> str:
-    """The text of a new key. It is shown once, and kept by nobody."""
+    """The text of a new key. It is shown once, and stored nowhere."""
     id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_CHARACTERS))
     return new_secret(id)
 
@@ -46,7 +46,7 @@ def maybe_parse(text: str) -> ParsedKey | None:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret."""
+    """The stored digest of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -55,10 +55,10 @@ def is_digest(text: str) -> bool:
 
 
 def same(digest: str, other: str) -> bool:
-    """Whether two digests are equal, in a time that tells nothing of where they differ."""
+    """Whether two digests are equal, in constant time."""
     return hmac.compare_digest(digest.encode(), other.encode())
 
 
 def fingerprint(digest: str) -> str:
-    """Tells secrets apart, and says nothing about them."""
+    """Identifies a secret without revealing it."""
     return digest[:12]

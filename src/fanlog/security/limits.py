@@ -1,11 +1,12 @@
-"""Token buckets: how much a user, key, address or topic may publish. Pure: the time is handed in.
+"""Token buckets: the publish rates of users, keys, addresses and topics. Pure: the time is an
+argument.
 
-A bucket may go into debt. What has come in is taken as a whole, and then the connection is not
-read until the debt is paid: that is the back-pressure. Only who owes more than a connection may be
-paused for is refused.
+A bucket may go into debt. Received bytes are taken as a whole, and then the connection is not read
+until the debt is paid: that is the back-pressure. A client is refused only if it owes more than the
+longest pause.
 
-However many users and addresses there are, the table has a bounded size: it knows those that have
-a connection, and the last few thousand others.
+The table has a bounded size, however many users and addresses there are: it has those with a
+connection, and the last few thousand others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fanlog.errors import RateLimitedError
 from fanlog.identity import Allowance, Identity
 from fanlog.security.addresses import Sources
 
-# Rates of those who are not connected now: requests over HTTP come and go.
+# Rates of clients without a connection: HTTP requests come and go.
 _KEPT_MAX = 10_000
 # A debt at a rate of almost nothing: past this it makes no difference, and a number of hundreds of
 # digits, or infinity, is of no use in an answer.
@@ -26,7 +27,7 @@ _DEBT_SECONDS_MAX = 365 * 86_400.0
 
 
 class Bucket:
-    """So much a second. The level is below 0 while there is a debt."""
+    """A rate per second. The level is below 0 while there is a debt."""
 
     __slots__ = ("_at_us", "_burst", "_per_us", "level", "per_second")
 
@@ -103,7 +104,7 @@ class RateBuckets:
         return debt
 
     def refusal(self, now_us: int) -> RateLimitedError:
-        """The error for what comes while the debt is too large."""
+        """The error for requests while the debt is too large."""
         debt = self.debt_seconds(now_us)
         rates: list[str] = []
         if self._messages is not None:
@@ -118,7 +119,7 @@ class RateBuckets:
 
 
 class RateTable:
-    """The rates of everybody who publishes."""
+    """The rates of all publishers."""
 
     def __init__(self, options: LimitOptions) -> None:
         self._options = options
@@ -130,7 +131,7 @@ class RateTable:
         return len(self._known)
 
     def maybe_of(self, who: Identity, now_us: int) -> RateBuckets | None:
-        """The rates of somebody; None without a limit. The same object is the same person: on all
+        """The rates of a client; None without a limit. One object per account or address, on all
         connections and listeners."""
         allowance = Allowance() if who.account is None else who.account.allowance
         options = self._options

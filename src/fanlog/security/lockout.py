@@ -24,9 +24,9 @@ from fanlog.security.addresses import Sources
 _SECOND_US = 1_000_000
 # Addresses, names, and pairs of them that are remembered.
 _ENTRIES_MAX = 50_000
-# Wrong logins are forgotten after so many of the longest waits without another.
+# Wrong logins are forgotten after this many of the longest waits without another.
 _FORGOTTEN_WAITS = 4
-# Of what a peer shows only so much is remembered. A key begins with `fl_` and its id.
+# Characters of credentials that are remembered. A key begins with `fl_` and its id.
 _NAME_CHARACTERS_MAX = 255
 _PUBLIC_CHARACTERS = 13
 # A wait of 2 ** 40 seconds is past every setting.
@@ -34,7 +34,7 @@ _DOUBLINGS_MAX = 40
 
 
 class _Failures:
-    """Wrong logins in a row. `name` is the one that all of them were for; None if several."""
+    """Wrong logins in a row. `name` is their common name; None if there are several."""
 
     __slots__ = ("at_us", "count", "name", "until_us")
 
@@ -88,8 +88,8 @@ class _FailureTable:
 
 
 class Lockout:
-    """Who has to wait before the next login. The gate asks `check` before it looks at a login, and
-    says afterwards whether it was right."""
+    """Decides which peers have to wait before the next login. The gate calls `check` before a
+    login, and reports its result."""
 
     def __init__(self, options: LimitOptions) -> None:
         self._sources = Sources(options.exempt_addresses)
@@ -101,8 +101,8 @@ class Lockout:
         self.refused = 0
 
     def check(self, address: str, now_us: int, *, user: str = "") -> None:
-        """Raises RateLimitedError if a peer at `address` has to wait. `user` is whose password it
-        shows; empty for keys and tokens."""
+        """Raises RateLimitedError if a peer at `address` has to wait. `user` is the name for a
+        password; empty for keys and tokens."""
         source = self._sources.maybe_of(address)
         wait_us = self._addresses.wait_us(source, now_us) if source else 0
         if wait_us:
@@ -121,8 +121,8 @@ class Lockout:
             self._users.failed(user, user, now_us)
 
     def succeeded(self, address: str, now_us: int, *, name: str = "", user: str = "") -> None:
-        """A right login. It takes back wrong ones of its own name only: who has one key must not
-        use it to go on guessing others."""
+        """A correct login. It clears wrong ones of its own name only: with one valid key, a client
+        must not be able to guess others."""
         source = self._sources.maybe_of(address)
         entry = self._addresses.maybe(source, now_us) if source else None
         if entry is not None and entry.name == (user or name):
@@ -151,7 +151,7 @@ class LockoutGuard:
     """The lock-out as the gate asks it: it watches every login."""
 
     def __init__(self, lockout: Lockout, now_us: Callable[[], int]) -> None:
-        """`now_us` is a clock that nobody can set."""
+        """`now_us` is the monotonic clock."""
         self.lockout = lockout
         self._now_us = now_us
 
@@ -168,10 +168,10 @@ class LockoutGuard:
 
 
 def _user_of(login: Login) -> str:
-    """Whose password it is; empty for keys and tokens."""
+    """The name for a password; empty for keys and tokens."""
     return "" if login.key or login.token else login.user[:_NAME_CHARACTERS_MAX]
 
 
 def _name_of(login: Login) -> str:
-    """What a key or token begins with: its public part."""
+    """The start of a key or token: its public part."""
     return (login.key or login.token)[:_PUBLIC_CHARACTERS]

@@ -36,7 +36,7 @@ from fanlog.security.tokens import (
 
 _SECOND_US = 1_000_000
 _CREDENTIAL = "oidc"
-# How long somebody may take to log in at the provider.
+# The longest time of a login at the provider.
 LOGIN_SECONDS = 600
 _DISCOVERY_SECONDS = 3600.0
 _CODE_LENGTH_MAX = 4096
@@ -46,7 +46,7 @@ _AGAIN = "Begin again at /v1/oidc/login."
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """What is used of the provider's discovery document."""
+    """The used fields of the provider's discovery document."""
 
     issuer: str
     authorization_endpoint: str
@@ -57,7 +57,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A login under way, as it is in the browser's cookie."""
+    """A login in progress, as stored in the browser's cookie."""
 
     state: str
     nonce: str
@@ -68,7 +68,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class LoginStart(NamedTuple):
-    """Where the browser goes, and the cookie that it gets, for so long."""
+    """The redirect for the browser, and its cookie with its lifetime."""
 
     url: str
     cookie: str
@@ -76,7 +76,7 @@ class LoginStart(NamedTuple):
 
 
 class Oidc:
-    """Logins with one provider. `now_us` is the wall clock, and `now` one that nobody sets."""
+    """Logins with one provider. `now_us` is the wall clock, and `now` a monotonic one."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Oidc:
             lifetime_seconds=options.jwks_lifetime_seconds,
         )
 
-    # The gate's TokenVerifier: who logged in here has a session, and no token.
+    # The gate's TokenVerifier: a login here has a session, and no token.
 
     async def verify(self, token: str, /) -> Account | None:
         return None
@@ -160,11 +160,11 @@ class Oidc:
     # Coming back
 
     async def finish(self, query: Mapping[str, str], cookie: str) -> tuple[Account, str]:
-        """Whom the provider has sent back, and the page that they wanted."""
+        """The user that the provider has sent back, and the page that they wanted."""
         begun = self._opened(cookie)
         if not hmac.compare_digest(query.get("state", "").encode(), begun.state.encode()):
             raise UnauthenticatedError(f"This is the answer to another login. {_AGAIN}")
-        # A provider that says who it is must be the right one.
+        # If the provider states its issuer, it must be the right one.
         if query.get("iss", self._options.oidc_issuer) != self._options.oidc_issuer:
             raise UnauthenticatedError(f"Another provider has answered. {_AGAIN}")
         if "error" in query:
@@ -193,7 +193,7 @@ class Oidc:
         )
 
     async def _exchange(self, code: str, begun: Begun) -> dict[str, Any]:
-        """The claims of whoever a code is for."""
+        """The claims of a code's user."""
         provider = await self._discover()
         form = {
             "grant_type": "authorization_code",
@@ -245,7 +245,7 @@ class Oidc:
     async def _with_userinfo(
         self, provider: Provider, claims: dict[str, Any], access_token: Any
     ) -> dict[str, Any]:
-        """The claims, with those that the provider tells only when asked."""
+        """The claims, including those that the provider returns only on request."""
         if not isinstance(access_token, str) or not access_token.isprintable():
             return claims
         headers = {"Authorization": f"Bearer {access_token}"}
@@ -295,7 +295,7 @@ def check_oidc_options(options: SecurityOptions) -> None:
 
 
 def challenge_of(verifier: str) -> str:
-    """What PKCE shows of the verifier: its SHA-256."""
+    """The PKCE challenge: the SHA-256 of the verifier."""
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 

@@ -53,7 +53,7 @@ def check_password(password: str) -> str:
 
 
 def hash_password(password: str) -> str:
-    """What is kept of a password. Takes about 100 ms."""
+    """The stored hash of a password. Takes about 100 ms."""
     salt = secrets.token_bytes(_SALT_BYTES)
     made = _Hash(_LOG2_N, _R, _P, salt, b"")
     parts = [_encoded(salt), _encoded(_scrypt(password, made, _HASH_BYTES))]
@@ -61,7 +61,7 @@ def hash_password(password: str) -> str:
 
 
 def matches(password: str, kept: str) -> bool:
-    """Whether the password is the one that was kept. Takes about 100 ms."""
+    """Whether the password matches the stored hash. Takes about 100 ms."""
     parsed = _maybe_parse(kept)
     if parsed is None:
         return False
@@ -105,14 +105,14 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-# The hash of nobody's password: what an unknown user's is compared with.
+# The hash of no password: for comparisons of unknown users.
 _NOBODY = (
     f"scrypt${_LOG2_N}${_R}${_P}${_encoded(bytes(_SALT_BYTES))}${_encoded(bytes(_HASH_BYTES))}"
 )
 
 
 class PasswordChecks:
-    """Hashes and checks passwords in threads of its own."""
+    """Hashes and checks passwords in its own threads."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None

@@ -38,7 +38,7 @@ def covers(allowed: str, wanted: str) -> bool:
 
 
 class Patterns:
-    """A list of patterns, of which those that begin with `!` deny."""
+    """A list of patterns. Those that begin with `!` deny."""
 
     __slots__ = ("_allowed", "_denied", "_nothing")
 
@@ -50,7 +50,7 @@ class Patterns:
             denies = pattern.startswith(DENY)
             filled = _with_user(pattern.removeprefix(DENY), user)
             if filled is None:
-                # Whoever can't be named in a denial is denied.
+                # An account whose name can't be in a denial is denied.
                 self._nothing = self._nothing or denies
             else:
                 (self._denied if denies else self._allowed).append(filled)
@@ -74,8 +74,8 @@ def _reaches(pattern: str, wanted: str) -> bool:
 
 
 def _with_user(pattern: str, user: str) -> str | None:
-    """The pattern with the account's name in it. None if the name could change what it means: a
-    wildcard, or a dot beside wildcards, would reach what belongs to others."""
+    """The pattern with the account's name in it. None if the name could change its meaning: a
+    wildcard, or a dot beside wildcards, would include topics of others."""
     if USER not in pattern:
         return pattern
     if not user or has_wildcard(user) or ("." in user and is_pattern(pattern)):

@@ -17,7 +17,7 @@ AllowanceOf = Callable[[str], Allowance | None]
 
 
 class Quota:
-    """What some topics have and may have together. A maximum of 0 is none."""
+    """The usage and the limits of some topics together. A maximum of 0 is none."""
 
     __slots__ = ("stored_bytes", "stored_bytes_max", "subject", "topics", "topics_max")
 
@@ -38,7 +38,7 @@ class Quota:
             )
 
     def maybe_fault(self) -> QuotaExceededError | None:
-        """What speaks against storing more."""
+        """The error against storing more, or None."""
         if not self.stored_bytes_max or self.stored_bytes < self.stored_bytes_max:
             return None
         return QuotaExceededError(
@@ -49,7 +49,7 @@ class Quota:
 
 
 class Share:
-    """What one topic counts for its quotas."""
+    """The part of one topic in its quotas."""
 
     __slots__ = ("_bytes", "_quotas")
 
@@ -84,9 +84,9 @@ class Share:
 
 
 class QuotaTable:
-    """The quotas of all owners and prefixes. `allowance_of` knows the accounts by their names.
-    `bounded` is whether one of them has a maximum: every owner has a quota, so that what he has is
-    known when he gets one."""
+    """The quotas of all owners and prefixes. `allowance_of` returns an account's limits by name.
+    `bounded` is set if one of them has a maximum: every owner has a quota, so that the usage is
+    known when a maximum is set."""
 
     def __init__(self, options: LimitOptions) -> None:
         self._options = options

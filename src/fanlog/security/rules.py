@@ -30,7 +30,7 @@ _PUBLISHERS = (Role.PRODUCER,)
 _READERS = (Role.CONSUMER, Role.VIEWER)
 _WORKERS = (Role.CONSUMER,)
 _WATCHERS = (Role.OBSERVER, Role.VIEWER)
-# Accounts whose answers are kept, and answers of each: what clients can make the broker remember.
+# Accounts whose answers are kept, and answers of each: this limits the memory that clients can use.
 _ACCOUNTS_MAX = 4096
 _ANSWERS_MAX = 4096
 _LISTS = ("publish", "subscribe", "manage", "groups", "queues", "describe")
@@ -95,11 +95,11 @@ def _lists(account: Account) -> _Lists:
         default = _EVERYTHING if rules.role in roles else ()
         if given is None:
             return Patterns(default, account.name)
-        # A list that only denies takes from what the role allows.
+        # A list that only denies reduces what the role allows.
         only_denies = bool(given) and all(pattern.startswith(DENY) for pattern in given)
         return Patterns((*default, *given) if only_denies else given, account.name)
 
-    # Whoever sees only some topics sees only groups that are named.
+    # An account that may see only some topics sees only the groups that its lists name.
     sees_all = rules.role in _WATCHERS and rules.describe is None and rules.subscribe is None
     workers = (*_WORKERS, *_WATCHERS) if sees_all else _WORKERS
     describe = None
@@ -127,8 +127,8 @@ class _AccountDecisions:
 
 
 class Decisions:
-    """Answers what accounts may do. `user_topic` is the setting `web.user_topic`: everybody may
-    read the topic of their own messages."""
+    """Decides what accounts may do. `user_topic` is the setting `web.user_topic`: every user may
+    read the topic with their own messages."""
 
     def __init__(self, user_topic: str = "") -> None:
         self._user_topic = user_topic if USER in user_topic else ""
@@ -178,8 +178,8 @@ _OWN_VERBS = (Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.PRESENCE)
 
 
 def _may_use_inbox(account: Account, lists: _Lists, verb: Verb, name: str) -> bool:
-    """Nobody guesses the name of an inbox: who knows all of it was told, or chose it. A viewer may
-    have read it in a request, and must not answer in another's place."""
+    """The name of an inbox can't be guessed: a client that knows it received or chose it. A viewer
+    may have read it in a request, and must not answer for another."""
     if is_pattern(name) or verb not in (Verb.PUBLISH, Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.MANAGE):
         return False
     if verb in (Verb.PUBLISH, Verb.MANAGE) and account.rules.role in _WATCHERS:
@@ -188,7 +188,7 @@ def _may_use_inbox(account: Account, lists: _Lists, verb: Verb, name: str) -> bo
 
 
 def _may_publish(account: Account, lists: _Lists, name: str) -> bool:
-    """Workers store the dead letters of what they may read."""
+    """Workers store the dead letters of topics that they may read."""
     if lists.publish.allow(name):
         return True
     source = name.removeprefix(DEAD_LETTER_PREFIX)
@@ -208,7 +208,7 @@ def _may_manage(account: Account, lists: _Lists, name: str) -> bool:
 
 
 def _may_describe(account: Account, lists: _Lists, name: str) -> bool:
-    """Who may use a topic, a group or a queue may describe it."""
+    """An account that may use a topic, a group or a queue may describe it."""
     rules = account.rules
     if not name:
         return rules.role is not None or bool(lists.describe)

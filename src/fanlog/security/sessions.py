@@ -1,6 +1,6 @@
-"""Browser sessions: a random secret in a cookie stands for a login. Only its hash is kept: a look
-into the broker's memory lets nobody in. Sessions live as long as the process: after a restart
-people log in again."""
+"""Browser sessions: a random secret in a cookie stands for a login. Only its hash is kept, so that
+the broker's memory reveals no login. Sessions end with the process: after a restart users log in
+again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fanlog.identity import Identity
 _SECRET_BYTES = 32
 _AGENT_LENGTH_MAX = 200
 _SECRET_LENGTH_MAX = 64
-# Of one account: nobody needs more, and with one key nobody must use up those of all others.
+# Sessions of one account: with one key, a client must not use up those of all others.
 _SESSIONS_OF_ONE_MAX = 100
 
 
 class LoginSession(msgspec.Struct, kw_only=True, eq=False):
-    """A login of a browser. `id` is no secret: people see it in lists. `seen` and `begun` are of
-    the clock that nobody sets."""
+    """A login of a browser. `id` is no secret: lists show it. `seen` and `begun` are monotonic
+    times."""
 
     id: str
     digest: bytes
@@ -36,8 +36,8 @@ class LoginSession(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Sessions:
-    """All sessions of this process. `now_us` is the wall clock, for lists; `now` is one that nobody
-    sets, for what expires."""
+    """All sessions of this process. `now_us` is the wall clock, for lists; `now` is a monotonic
+    one, for expiry."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class Sessions:
         return session, secret
 
     def maybe_find(self, secret: str) -> LoginSession | None:
-        """The session of a secret, which is in use by that; None if it is nobody's, or over."""
+        """The session of a secret, which counts as used now; None if it does not exist or has
+        expired."""
         if len(secret) > _SECRET_LENGTH_MAX:
             return None
         session = self._by_digest.get(_digest(secret))
@@ -100,7 +101,7 @@ class Sessions:
         return session
 
     def is_good(self, session: LoginSession) -> bool:
-        """Whether a session lets in now. One that is over is forgotten."""
+        """Whether a session is valid now. An expired one is forgotten."""
         now = self._now()
         over = (
             now - session.seen >= self._idle_seconds
@@ -111,7 +112,7 @@ class Sessions:
         return not session.closed
 
     def keep(self, session: LoginSession) -> None:
-        """Somebody uses the session, on a connection that stays open."""
+        """The session is in use, on a connection that stays open."""
         if not session.closed:
             session.seen = self._now()
 

@@ -1,5 +1,6 @@
-"""Tickets: what a page puts into an address where it can't send a header, as `EventSource` and
-`WebSocket` can't. Addresses stand in logs, so a ticket is good once, for seconds, for one use."""
+"""Tickets: credentials that a page puts into a URL where it can't send a header, as with
+`EventSource` and `WebSocket`. URLs are in logs, so a ticket is valid once, for seconds, for one
+use."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fanlog.security.sessions import LoginSession, owner_of
 TICKET_PREFIX = "flt_"
 _SECRET_BYTES = 24
 _LENGTH_MAX = 64
-# Tickets that nobody has used yet, of everybody and of one account.
+# Unused tickets: of all accounts, and of one.
 _TICKETS_MAX = 20_000
 _TICKETS_OF_ONE_MAX = 200
 
@@ -31,7 +32,7 @@ class Ticket(NamedTuple):
 
 
 class Tickets:
-    """Tickets that are not used yet. `now` is a clock that nobody sets."""
+    """Unused tickets. `now` is a monotonic clock."""
 
     def __init__(self, now: Callable[[], float], *, lifetime_seconds: float) -> None:
         self._now = now
@@ -56,7 +57,7 @@ class Tickets:
         return text
 
     def maybe_redeem(self, text: str, use: TicketUse) -> Ticket | None:
-        """The ticket, which is used up by that, also if it is for another use; None if it is no
+        """Takes the ticket, which is used up by that, also for another use; None if it is no
         ticket, was used before, or is too old."""
         self._sweep()
         digest = _digest(text) if len(text) <= _LENGTH_MAX else b""

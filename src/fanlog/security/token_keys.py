@@ -43,7 +43,7 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448Publ
 
 
 class TokenKey(msgspec.Struct, frozen=True):
-    """A key, and what it may be used for. `algorithm` is empty where its set does not say."""
+    """A key and its use. `algorithm` is empty if its set does not state one."""
 
     key: PublicKey
     kid: str = ""
@@ -51,7 +51,7 @@ class TokenKey(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """Tells keys apart, for as long as they are trusted."""
+        """Identifies a key, for as long as it is trusted."""
         der = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()[:16]
 
@@ -109,8 +109,8 @@ def _load_pem(block: str) -> Any:
 
 
 def parse_jwks(document: Any) -> tuple[TokenKey, ...]:
-    """The public signature keys of a JWK set, or of one JWK. What is of no use is left out: sets
-    also have keys for encryption, and of kinds that come later."""
+    """The public signature keys of a JWK set, or of one JWK. Other keys are skipped: sets also have
+    keys for encryption, and of newer kinds."""
     given = cast("dict[str, Any]", document) if isinstance(document, dict) else {"keys": None}
     entries: Any = given.get("keys", [given])
     if not isinstance(entries, list):

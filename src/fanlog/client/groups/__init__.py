@@ -1,1 +1,1 @@
-"""A group's member, and what operators ask about groups."""
+"""A group's member, and requests of operators about groups."""

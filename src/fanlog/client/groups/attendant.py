@@ -1,6 +1,6 @@
-"""Tells an application which partitions came and went, and lets go those that the broker wants
-back. Law: a partition is let go only when the application has nothing of it in hand, and after what
-it is done with is committed."""
+"""Notifies an application of granted and revoked partitions, and releases those that the broker
+wants back. Law: a partition is released only when the application has no message of it in hand, and
+after its finished messages are committed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fanlog.model import TopicPartition
 logger = logging.getLogger("fanlog.client")
 
 OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
-# Releases on their way to the broker: well below what a connection may ask at a time.
+# Pending releases: well below a connection's limit of requests.
 _RELEASES_AT_ONCE = 256
 
-# Whether `on_assign` or `on_revoke` is what runs: the application may be busy with a message then.
+# Whether `on_assign` or `on_revoke` is running: the application may be busy with a message then.
 called_back: ContextVar[bool] = ContextVar("called_back", default=False)
 
 
@@ -61,8 +61,8 @@ class AttendedPartitions(Protocol):
 
 
 class PartitionAttendant:
-    """One member's. `revoking` are the partitions that are being let go: False until the
-    application is told."""
+    """For one member. `revoking` has the partitions that are being released: False until the
+    application is notified."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PartitionAttendant:
         self._assigned: list[TopicPartition] = []
         self._gone: list[TopicPartition] = []
         self._task: asyncio.Task[None] | None = None
-        # From its last words on: all that it has goes with it, and it is told of nothing more.
+        # Set when it leaves: all its partitions go, and there are no further notifications.
         self.leaving = False
 
     def came(self, place: TopicPartition) -> None:
@@ -87,7 +87,7 @@ class PartitionAttendant:
         self.soon()
 
     def lost(self, place: TopicPartition) -> None:
-        """A partition is somebody else's already."""
+        """A partition already belongs to another member."""
         if not self.revoking.pop(place, False):
             self._gone.append(place)
 
@@ -101,7 +101,7 @@ class PartitionAttendant:
             self._task = asyncio.get_running_loop().create_task(self._attend())
 
     async def finish(self) -> None:
-        """Tells the application that all that it has goes, and tells it nothing more."""
+        """Notifies the application that all its partitions go. It is the last notification."""
         # Another one may have begun before the wait for this one is over.
         while (task := self._task) is not None and not task.done():
             if task is asyncio.current_task():
@@ -115,8 +115,8 @@ class PartitionAttendant:
         await self._tell(self._on_revoke, mine)
 
     async def _attend(self) -> None:
-        """Tells of partitions that came and went, one after the other, and lets those go that
-        the application has nothing of in hand."""
+        """Notifies of granted and revoked partitions, one after the other, and releases those
+        without a message in hand."""
         while True:
             assigned, self._assigned = self._assigned, []
             if assigned:

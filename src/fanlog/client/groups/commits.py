@@ -1,5 +1,5 @@
-"""A member's commits: at most one on its way, and what comes meanwhile goes together with the
-next. One in the background that fails is logged, and raised by whoever asks next."""
+"""A member's offset commits: at most one is pending, and later ones are sent together. A failure in
+the background is logged, and raised by the next call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SendPositions = Callable[[dict[TopicPartition, Reached]], Awaitable[None]]
 
 
 class GroupCommits:
-    """`send` does it, `done` says what may be committed, and `has` which partitions still can."""
+    """`send` commits, `done` returns what may be committed, and `has` which partitions still
+    can."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class GroupCommits:
         self._task: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, Reached] = {}
         self._given: dict[TopicPartition, Reached] = {}
-        # Partitions whose log has parted from what was read, while a commit was on its way.
+        # Partitions whose log changed while an offset commit was pending.
         self._parted: set[TopicPartition] = set()
         self._owed = False
         self._error: FanlogError | None = None
@@ -43,20 +44,20 @@ class GroupCommits:
         self._loop = asyncio.get_running_loop()
 
     def forget(self, place: TopicPartition) -> None:
-        """What was committed there says nothing any more: the place was left, or moved."""
+        """Forgets the last offset commit of a partition: it was left, or its position was moved."""
         self._committed.pop(place, None)
         self._given.pop(place, None)
 
     def parted(self, place: TopicPartition) -> None:
-        """The broker lost what was read there: what is on its way to be committed is gone, and the
-        reader is told so in another way."""
+        """The broker lost records that were read there: the pending offset commit is dropped, and
+        the reader is notified separately."""
         self.forget(place)
         self._parted.add(place)
 
     # In the background
 
     def done_soon(self) -> None:
-        """Commits what is done when its turn comes. Any thread may ask."""
+        """Commits finished messages when its turn comes. Any thread may call it."""
         if not self._owed and self._loop is not None:
             self._owed = True
             self._loop.call_soon_threadsafe(self._wake)
@@ -76,7 +77,7 @@ class GroupCommits:
                 await self._commit_wanted()
 
     async def flush(self, *, done: bool) -> None:
-        """Commits what waits for it, and if wanted what is done; a failure is kept."""
+        """Commits waiting positions, and if wanted finished ones; a failure is kept."""
         self._owed = self._owed or done
         async with self._one:
             await self._commit_wanted()
@@ -105,8 +106,8 @@ class GroupCommits:
         return bool(self._given) or (done and bool(self._news()))
 
     def _news(self) -> dict[TopicPartition, Reached]:
-        """What is done since the last commit. Never back: an explicit commit counts the message
-        in hand as well."""
+        """Finished positions since the last offset commit. Never back: an explicit commit includes
+        the message in hand."""
         return {
             place: reached
             for place, reached in self._done().items()

@@ -1,5 +1,5 @@
-"""Dead letters of a group: a message that its handler gave up on, stored as those of queues are.
-The client has it in hand, so that the letter does not depend on what the log still holds."""
+"""Dead letters of a group: messages that failed for good, stored like those of queues. The client
+has the message, so that the letter does not depend on the log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DeadLetterPublisher:
         try:
             await self._publish(topic, message, death)
         except MessageTooLargeError as fault:
-            # With its headers it does not fit: the letter says what happened, and has no content.
+            # With its headers it does not fit: the letter has the reason, and no content.
             bare = death._replace(null=True, reason=f"{death.reason} ({fault})")
             await self._host.publish(topic, b"", key=bare.letter_key, headers=death_headers(bare))
         return topic

@@ -29,7 +29,7 @@ class HeldLeases:
         self._arrivals = arrivals
         # Weak: jobs that the application has dropped run out, and go to others.
         self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
-        # What was in hand when the application waited in vain, and whether that was said.
+        # The jobs in hand when the application waited in vain, and whether that was logged.
         self._stuck_with: set[tuple[Stretch, int, int]] = set()
         self._warned = False
         self._keeping: asyncio.Task[None] | None = None
@@ -47,7 +47,7 @@ class HeldLeases:
     # More time
 
     def keep(self, visibility_seconds: Callable[[], float]) -> None:
-        """From now on asks for more time for all that is in hand, long before it is over."""
+        """From now on extends the leases of all jobs in hand, long before they expire."""
         self._keeping = asyncio.ensure_future(self._keep(visibility_seconds))
 
     def stop(self) -> None:
@@ -82,8 +82,8 @@ class HeldLeases:
                 turn.say(epoch, extend)
 
     def _warn_if_stuck(self, held: list[LeaseInHand]) -> None:
-        """Says it once when the application waits for a job, and can't get one, because it has
-        said nothing of those that it got for so long: it may have forgotten to."""
+        """Logs once when the application waits for a job and can't get one, because it has reported
+        no outcome for its jobs for a long time: it may have forgotten to."""
         waits = self._arrivals.wanted
         left = sum(lease.left for lease in held)
         before, self._stuck_with = (

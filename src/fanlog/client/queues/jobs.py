@@ -1,4 +1,4 @@
-"""Jobs as a worker sees them: messages that it has for a while, and says what became of them."""
+"""Jobs of a worker: messages that it holds for a while, and whose outcome it reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobHost(Protocol):
 
     def let_go(self, lease: LeaseInHand) -> None: ...
     def swallow(self, job: Job, error: Exception) -> bool:
-        """Logs and counts what went wrong with a job. Whether the worker's loop goes on."""
+        """Logs and counts a job's error. Returns whether the worker's loop continues."""
         ...
 
     async def reply(
@@ -93,8 +93,8 @@ class LeaseInHand:
         self.count(self.left)
 
     def extent(self, offset: int) -> tuple[int, int]:
-        """The offsets that an outcome on one job is about: its own, and those beside it whose
-        records compaction has removed, or nobody would ever settle them."""
+        """The offsets of one job's outcome: its own, and neighbouring ones whose records compaction
+        has removed. Otherwise those would never be settled."""
         offsets = self.batch.batch.offsets
         if isinstance(offsets, range):
             return offset, offset + 1
@@ -104,7 +104,7 @@ class LeaseInHand:
         return self.first if is_first else offset, self.next if is_last else offsets[i + 1]
 
     def without(self, first: int, next: int) -> list[LeaseInHand]:
-        """What is left of it without some jobs, as leases of its own."""
+        """The rest of it without some jobs, as separate leases."""
         parts = (self.first, min(first, self.next)), (max(next, self.first), self.next)
         return [
             LeaseInHand(
@@ -118,7 +118,7 @@ class LeaseInHand:
         ]
 
     def count(self, jobs: int) -> None:
-        """So many jobs more have an outcome; or, below 0, fewer."""
+        """Counts jobs with an outcome; a negative number takes outcomes back."""
         self.left -= jobs
         if self.left <= 0:
             self.host.let_go(self)
@@ -136,7 +136,7 @@ class LeaseInHand:
     async def settle(
         self, verb: OutcomeKind, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
     ) -> None:
-        """Says what became of some of the jobs, and waits until the broker has it."""
+        """Reports the outcome of some jobs, and waits until the broker has it."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(
                 f"A reason is a str, not {type(reason).__name__}: give str(error) of an exception."
@@ -320,7 +320,7 @@ class Job:
             )
 
     def begin_span(self) -> None:
-        """From now on what this task does belongs to the job, if the program has a tracer."""
+        """From now on this task's work belongs to the job's trace, if the program has a tracer."""
         tracer = maybe_tracer()
         if tracer is not None and self._span is None:
             self._span = tracer.processing(self, self._lease.host.queue)
@@ -360,7 +360,7 @@ class Job:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """A delay as it goes to the broker, which knows what none means."""
+    """A delay for the broker, which knows the default."""
     if seconds is None:
         return -1
     if not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -372,5 +372,5 @@ def milliseconds(seconds: float | None) -> int:
 
 
 def said_by(error: BaseException) -> str:
-    """An exception in words, for who looks at a dead letter."""
+    """An exception as text, for a dead letter."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""What `client.work` takes, in the asyncio client and the blocking one."""
+"""Options of `client.work`, in the asyncio client and the blocking one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WorkOptions(TypedDict, total=False):
 
 
 def working(topic: str, *, queue: str, client: str, options: WorkOptions) -> Work:
-    """The request to join a queue. A worker without a name gets one of its own."""
+    """The request to join a queue. A worker without a name gets a unique one."""
     unknown = options.keys() - WorkOptions.__annotations__.keys()
     if unknown:
         known = ", ".join(sorted(WorkOptions.__annotations__))

@@ -34,7 +34,7 @@ from fanlog.model import INBOX_PREFIX, Receipt
 logger = logging.getLogger("fanlog.client")
 
 RequestHandler = Callable[[Job], Awaitable[Value | None]]
-# How long a topic that had somebody to answer is taken to have so still.
+# How long a topic that had a server is assumed to have one.
 _RESPONDERS_SECONDS = 1.0
 _CHECKED_TOPICS_MAX = 1024
 
@@ -124,7 +124,7 @@ class Requests:
             return self._inbox
 
     async def _read(self, inbox: Subscription) -> None:
-        """Hands answers to who waits for them; what nobody waits for any more is dropped."""
+        """Passes answers to waiting callers; others are dropped."""
         while True:
             try:
                 batch = await inbox.next_batch()
@@ -156,8 +156,8 @@ class Requests:
     async def reply(
         self, request: Message, value: Value, headers: Headers | None, error: str
     ) -> None:
-        """Answers a request. A message that asks for no answer gets none, and neither does who has
-        gone."""
+        """Answers a request. A message that is no request gets no answer, and neither does a caller
+        that is gone."""
         asked = request.headers
         reply_to = asked.get(REPLY_TO)
         if reply_to is None:
@@ -178,8 +178,8 @@ class Requests:
 
 
 async def serve(worker: Worker, handler: RequestHandler) -> None:
-    """Answers requests with what the handler makes of them, as many at a time as the worker's
-    prefetch allows, until the worker is closed or SIGTERM comes."""
+    """Answers requests with the handler's results, up to the worker's prefetch at a time, until the
+    worker is closed or SIGTERM comes."""
     check_handler(handler)
     with stopped_by_sigterm() as stopped:
         await run_jobs(worker, lambda job: _answer(job, handler), stopped)

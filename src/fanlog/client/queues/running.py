@@ -1,5 +1,5 @@
-"""Jobs handed to a function, several at a time, until somebody says stop. Then what was begun is
-finished, and what was not begun goes to other workers."""
+"""Gives jobs to a function, several at a time, until it is stopped. Then started jobs are finished,
+and the others go to other workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def run_worker(
 
 
 def check_no_handler(concurrency: int, until: object, name: str) -> None:
-    """Refuses what only a handler has a use for, where there is none."""
+    """Refuses options that need a handler, if there is none."""
     if concurrency != 1 or until is not None:
         raise InvalidArgumentError(
             f"concurrency and until belong to a handler: {name}(topic, handler, ...). Without one, "
@@ -42,7 +42,7 @@ def check_no_handler(concurrency: int, until: object, name: str) -> None:
 
 
 async def call_handler(handler: Callable[[T], Awaitable[object] | object], given: T) -> Any:
-    """What the handler, plain or async, returns."""
+    """The result of the handler, plain or async."""
     try:
         result = handler(given)
         return await result if inspect.isawaitable(result) else result
@@ -50,7 +50,7 @@ async def call_handler(handler: Callable[[T], Awaitable[object] | object], given
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Nobody has cancelled the handler: it fails, as with any other error.
+        # The handler was not cancelled from outside: it fails, as with any other error.
         raise RuntimeError("The handler waited for something that was cancelled.") from fault
 
 

@@ -1,5 +1,5 @@
-"""Outcomes on their way to the broker: all that an application says in one turn of the loop goes
-out as one frame, and neighbouring jobs as one range."""
+"""Sends outcomes to the broker: all of one turn of the loop in one frame, and neighbouring jobs as
+one range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("fanlog.client")
 
 # Sends outcomes; the answer, and whether they may have been sent more than once.
 SendOutcomes = Callable[[Settle], Awaitable[tuple[Settled, bool]]]
-# Hears of outcomes that went out again on another connection.
+# Called for outcomes that were sent again on another connection.
 Repeated = Callable[[Settle], None]
 # Topic number, partition, and the broker's epoch when the jobs were handed out.
 Stretch = tuple[int, int, int]
@@ -22,7 +22,7 @@ _OUTCOMES_A_FRAME = 4096
 
 
 class Turn:
-    """What one turn of the loop said, and what came of it."""
+    """The outcomes of one turn of the loop, and their result."""
 
     __slots__ = ("_acks", "_late", "_others", "done", "watched")
 
@@ -67,7 +67,8 @@ class Turn:
             yield (outcome.number, outcome.partition, epoch), outcome.first, outcome.next
 
     async def wait(self) -> None:
-        """Until the broker has answered. Others wait too: one that gives up must not end it."""
+        """Waits until the broker has answered. Others wait too: one that gives up must not end
+        it."""
         await asyncio.shield(self.done)
 
     def came_late(self, late: tuple[JobOutcome, ...]) -> None:
@@ -86,7 +87,7 @@ class Turn:
 
 
 class JobSettling:
-    """One worker's outcomes. What nobody waits for is raised by `flush`."""
+    """One worker's outcomes. `flush` raises the errors of those that nobody waits for."""
 
     def __init__(self, send: SendOutcomes, repeated: Repeated) -> None:
         self._send = send
@@ -115,13 +116,13 @@ class JobSettling:
             for settle in turn.settles():
                 settled, repeated = await self._send(settle)
                 if repeated:
-                    # The first time may have counted: then it is no wonder that this was late.
+                    # The first one may have taken effect: then it is normal that this one was late.
                     self._repeated(settle)
                 else:
                     turn.came_late(settled.late)
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome must hear of it
             turn.done.set_exception(error)
-            # Somebody may wait for it, or nobody.
+            # A caller may wait for it, or none.
             turn.done.exception()
         else:
             turn.done.set_result(None)
@@ -133,7 +134,7 @@ class JobSettling:
             yield from turn.ranges()
 
     def watch(self, turn: Turn) -> None:
-        """Nobody waits for acks of this turn: what goes wrong with them is kept for `flush`."""
+        """Nobody waits for acks of this turn: their errors are kept for `flush`."""
         turn.watched = True
 
         def done(future: asyncio.Future[None]) -> None:
@@ -156,7 +157,7 @@ class JobSettling:
         self._go()
         while self._under_way:
             await asyncio.wait(self._under_way)
-        # What watches a turn hears of its end in the next one.
+        # Watchers of a turn are called in the next one.
         await asyncio.sleep(0)
 
     def raise_error(self) -> None:
@@ -166,7 +167,7 @@ class JobSettling:
 
 
 def _joined(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """The same jobs in as few ranges as they need."""
+    """Merges ranges: the same jobs in as few as possible."""
     ranges.sort()
     current = ranges[0]
     for one in ranges[1:]:

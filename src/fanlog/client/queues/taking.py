@@ -29,14 +29,14 @@ from fanlog.errors import InvalidArgumentError, UnreadableError
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled, decode
 
-# Also with no time to wait: the broker needs a moment to hand out what is there.
+# Also without time to wait: the broker needs a moment to hand out jobs.
 _WAIT_SECONDS_MIN = 0.1
-# What a frame may have.
+# Outcomes in one frame.
 _OUTCOMES_MAX = 4096
 
 
 class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
-    """Who has which job."""
+    """Identifies a job and its holder."""
 
     queue: str
     worker: str
@@ -70,7 +70,7 @@ def read_receipt(text: str) -> JobReceipt:
 
 
 class ReceivedJob(NamedTuple):
-    """A job, and what it is settled with."""
+    """A job and its receipt."""
 
     message: Message
     deliveries: int
@@ -96,7 +96,7 @@ async def take(
     options: WorkOptions,
 ) -> list[ReceivedJob]:
     """Up to `limit` jobs, as soon as there is one. The caller has them for the queue's
-    `visibility_seconds`. Who gives up waiting gives back what has come."""
+    `visibility_seconds`. If the caller gives up waiting, received jobs are released."""
     worker = host.work(topic, queue=queue, **{**options, "prefetch": limit, "keep_alive": False})
     try:
         leases = await worker.leave_with_jobs(max(wait_seconds, _WAIT_SECONDS_MIN))
@@ -108,7 +108,7 @@ async def take(
         try:
             messages = lease.messages
         except UnreadableError as fault:
-            # Nobody else could read them either: they become dead letters, which say why.
+            # No other worker could read them either: they become dead letters with the reason.
             whole = _receipt(worker, lease, lease.first, lease.next)
             await settle(host, [whole], OutcomeKind.REJECT, reason=str(fault))
             continue
@@ -130,7 +130,7 @@ async def settle(
     delay_ms: int = -1,
     reason: str = "",
 ) -> list[str]:
-    """Says what became of jobs. Returns the receipts of those for which it was too late."""
+    """Reports outcomes. Returns the receipts of those that came too late."""
     frames: dict[tuple[str, str, int], list[tuple[JobOutcome, str]]] = {}
     for text in dict.fromkeys(receipts):
         of = read_receipt(text)

@@ -1,5 +1,5 @@
-"""A worker of a queue: an async iterator of jobs. It keeps what it has from running out, and comes
-back to its jobs after a lost connection."""
+"""A worker of a queue: an async iterator of jobs. It extends its leases, and comes back to its jobs
+after a lost connection."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class Worker:
         self._begun = iter(())
 
     async def leave_with_jobs(self, wait_seconds: float) -> list[LeaseInHand]:
-        """Waits for jobs, leaves the queue, and keeps what has come: until its time is up, whoever
-        knows this worker's name settles it."""
+        """Waits for jobs, leaves the queue, and keeps its jobs: until their leases expire, any
+        client that knows this worker's name can settle them."""
         await self.start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
@@ -246,8 +246,8 @@ class Worker:
                     return JobBatch(lease)
 
     def _is_readable(self, lease: LeaseInHand) -> bool:
-        """Whether the jobs can be read. Nobody else could either: those that can't become dead
-        letters, which say why."""
+        """Whether the jobs can be read. Jobs that can't become dead letters with the reason: no
+        other worker could read them either."""
         try:
             lease.batch.batch.check()
         except UnreadableError as fault:
@@ -264,8 +264,8 @@ class Worker:
         return decode(Settled, payload), self._host.welcome is not before
 
     def _acked_again(self, settle: Settle) -> None:
-        """Acks went out a second time. A broker that was restarted, and had not heard the first,
-        may have handed out the jobs again in between: nobody needs to see them."""
+        """Acks were sent a second time. A restarted broker that did not get the first may have
+        handed out the jobs again in between: they are dropped here."""
         for outcome in settle.outcomes:
             if outcome.verb != OutcomeKind.ACK:
                 continue
@@ -283,7 +283,7 @@ class Worker:
                     self.hold(part)
 
     def _waiting(self) -> list[LeaseInHand]:
-        """What has come and was not taken yet."""
+        """Received jobs that were not taken yet."""
         return [lease for lease in self._arrivals.items if isinstance(lease, LeaseInHand)]
 
     def hold(self, lease: LeaseInHand) -> None:
@@ -305,8 +305,8 @@ class Worker:
         return FrameKind.WORK, self._wanted
 
     def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
-        """Comes back with what it has. A broker that was restarted has forgotten who has what, and
-        hands out again what the application has not got yet."""
+        """Comes back with its jobs. A restarted broker has forgotten the leases, and hands out
+        again the jobs that the application has not got yet."""
         self._batch_cache = BatchCache()
         self._coming = None
         if self._note_epoch():
@@ -334,7 +334,7 @@ class Worker:
         self.settings = decode(Working, payload).settings
 
     def end(self, error: FanlogError) -> None:
-        """No more will come."""
+        """No more jobs will come."""
         if self._arrivals.close(error):
             self._held.stop()
 
@@ -381,7 +381,7 @@ class Worker:
         self.notices.take(notice, was_there=bool(self._names))
 
     def missed_some(self, notice: GapNotice) -> None:
-        """Only a subscription is told so."""
+        """Only for a subscription."""
 
     def revoked(self, revoke: Revoke) -> None:
-        """Only a group's member is told so."""
+        """Only for a group's member."""

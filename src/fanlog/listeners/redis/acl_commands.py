@@ -64,7 +64,7 @@ HELP
 
 
 class _Shown(NamedTuple):
-    """What an account may do, in Redis's words."""
+    """The permissions of an account, in Redis's syntax."""
 
     flags: tuple[str, ...]
     commands: str
@@ -74,7 +74,7 @@ class _Shown(NamedTuple):
 
 
 def _accounts(session: RedisSession) -> Iterator[Account]:
-    """All that may log in, by name; without logins the one that everybody is."""
+    """All accounts by name; without logins the one that everybody uses."""
     gate = session.state.broker.gate
     if not isinstance(gate, SecurityGate):
         yield msgspec.structs.replace(DEFAULT_ACCOUNT, rules=_EVERYTHING)

@@ -1,5 +1,5 @@
-"""Channels, patterns and who follows them. A channel is a topic as Redis clients see it; it stands
-here as long as somebody follows it or its topic is there."""
+"""Channels, patterns and their followers. A channel is a topic as Redis clients see it; it is kept
+here while it has followers or its topic exists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class ChannelFollower(Protocol):
 
 
 class Channel:
-    """`followers` asked for this channel; `matched` counts those who have a pattern that fits."""
+    """`followers` subscribed to this channel; `matched` counts followers with a matching
+    pattern."""
 
     __slots__ = (
         "_views",
@@ -53,7 +54,7 @@ class Channel:
         self._views: dict[tuple[bool, bytes | None], PushView] = {}
 
     def view(self, resp3: bool, pattern: bytes | None = None) -> PushView:
-        """The one view that all who follow in this form share."""
+        """The one view that all followers in this form share."""
         key = (resp3, pattern)
         view = self._views.get(key)
         if view is None:

@@ -1,4 +1,4 @@
-"""CLIENT: who is connected, and what a connection may say of itself and of others."""
+"""CLIENT: lists connections, and describes or changes a connection."""
 
 from __future__ import annotations
 

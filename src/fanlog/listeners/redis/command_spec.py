@@ -1,4 +1,4 @@
-"""What is known of a command: its words, what Redis says of it, and who obeys it."""
+"""The description of a command: its arguments, Redis's documentation, and its handler."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class CommandSpec:
     at_once: bool = False
     no_auth: bool = False
     waits: bool = False
-    # What a user needs for the command as a whole; those about channels ask for each of them.
+    # The permission for the command as a whole; commands on channels check each channel.
     verb: Verb | None = None
 
     def fits(self, count: int) -> bool:
-        """Whether a command may have so many words."""
+        """Whether a command may have this many arguments."""
         return count == self.arity if self.arity >= 0 else count >= -self.arity

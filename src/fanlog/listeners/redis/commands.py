@@ -42,7 +42,7 @@ HELP
 
 
 def find_command(words: Command) -> CommandSpec | ErrorReply:
-    """The command, or what Redis says where there is none, or where words are too many or few."""
+    """The command, or Redis's error if it is unknown or has a wrong number of arguments."""
     command = _BY_WORD.get(words[0]) or _BY_WORD.get(words[0].lower())
     if command is None:
         return _unknown(words)

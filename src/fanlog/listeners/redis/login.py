@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.listeners")
 
 DEFAULT_USER = b"default"
-# Who gives `redis.password` where clients log in: it publishes and follows all channels.
+# The account for `redis.password` on a broker with logins: it publishes to and reads all channels.
 DEFAULT_ACCOUNT = Account(
     name=DEFAULT_USER.decode(),
     kind="anonymous",
@@ -46,8 +46,8 @@ _TOKEN_BEGIN = "eyJ"
 def log_in(
     session: RedisSession, user: bytes, password: bytes, then: Callable[[], RespReply]
 ) -> RespReply:
-    """Lets a client in and answers with `then`, or with what is wrong. Where that takes a while,
-    the reply follows, and the commands behind it wait."""
+    """Logs a client in and answers with `then`, or with the error. If that takes a while, the reply
+    follows, and later commands wait."""
     gate = session.state.broker.gate
     if not gate.guarded:
         return _by_password(session, user, password) or then()
@@ -108,8 +108,8 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Error
 
 
 def _cut_off(session: RedisSession) -> None:
-    """A client that logs in again may follow what only its account before could read. It would keep
-    that, whatever becomes of that account."""
+    """A client that logs in again may still follow channels that only its earlier account could
+    read. It would keep them, whatever happens to that account."""
     forbidden = session.maybe_forbidden()
     if forbidden is not None:
         session.outlet.evict(forbidden)

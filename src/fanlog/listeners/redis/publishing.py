@@ -1,5 +1,5 @@
-"""PUBLISH: what a turn brought for a partition, from all connections, becomes one batch, and the
-replies wait for the broker's answer to it."""
+"""PUBLISH: a turn's messages for a partition, from all connections, become one batch, and the
+replies wait for the broker's answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from fanlog.listeners.redis.pubsub import PubSub
     from fanlog.listeners.redis.replies import Owed, Replies
 
-# Past it the broker gets what was gathered, so that a batch is not larger than a read may be.
+# At this size the gathered messages go to the broker, so that a batch is not larger than a read.
 _GATHERED_BYTES_MAX = 256 * 1024
-# What Redis says to a user that may not use a channel.
+# Redis's error for a forbidden channel.
 NO_CHANNEL = ErrorReply("NOPERM No permissions to access a channel")
-# What a message costs there beside its bytes.
+# Memory of a message besides its bytes.
 _MESSAGE_BYTES = 64
 
 
@@ -39,21 +39,21 @@ class PublishingConnection(Protocol):
         ...
 
     def throttle(self, seconds: float) -> None:
-        """Takes no further command for so long."""
+        """Takes no further command for this time."""
         ...
 
 
-# Messages of one connection to one partition, and where the reply to them stands.
+# Messages of one connection to one partition, and the position of their reply.
 _Run = tuple["Partition", Sequence[bytes], PublishingConnection, "Owed", int]
 
 
 class Gathering:
-    """Messages of all connections that the broker has not been given yet. They are handed in at the
-    end of its turn. It is the broker's Origin for them, and tells their publishers."""
+    """Messages of all connections that the broker does not have yet. They are submitted at the end
+    of its turn. This is the broker's Origin for them, and answers their publishers."""
 
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
-        # What the next `hand_in` brings.
+        # Messages for the next `hand_in`.
         self.runs: list[_Run] = []
         self._bytes = 0
         self._tokens: dict[int, list[_Run]] = {}
@@ -68,9 +68,8 @@ class Gathering:
             self.hand_in()
 
     def read_over(self, number: int) -> None:
-        """All that one read of the connection of this number brought is here. While it alone
-        publishes, there is nothing that its messages could share a turn with, and they need not
-        wait for its end."""
+        """One read of a connection is complete. While only this connection publishes, its messages
+        can share a turn with no others, and need not wait for its end."""
         turns = self._broker.turns
         if number == self._last:
             turns.end()
@@ -79,7 +78,7 @@ class Gathering:
             turns.schedule()
 
     def hand_in(self) -> None:
-        """Gives the broker what was gathered, in one batch for each partition."""
+        """Submits the gathered messages, in one batch per partition."""
         if not self.runs:
             return
         runs, self.runs, self._bytes = self.runs, [], 0
@@ -200,8 +199,8 @@ class RedisPublishing:
     def _charge(
         self, partition: Partition | None, values: Sequence[bytes], by: PublishingConnection
     ) -> None:
-        """Counts messages, also those that nobody receives. Raises RateLimitedError if their
-        publisher owes too much already."""
+        """Counts messages, also those without receivers. Raises RateLimitedError if their publisher
+        is too far above its rate."""
         rates, topic = self._meter.rates, None if partition is None else partition.topic
         if rates is None and (topic is None or topic.limits is None):
             return

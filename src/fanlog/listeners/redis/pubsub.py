@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _UNHEARD_MAX = 10_000
 _UNHEARD_NAME_BYTES_MAX = 255
 _CHECKED_A_SECOND = 2000
-# As much of a client's name as is written down when it misses something.
+# Characters of a client's name that are recorded when it misses messages.
 _CLIENT_BYTES_MAX = 255
 
 
@@ -71,7 +71,7 @@ class PubSub:
         self._subscriptions: dict[ChannelFollower, dict[BrokerSubscription, None]] = {}
         # Topics that were made here: since when nothing happens to them, and where they end.
         self._made: dict[BrokerTopic, tuple[float, int]] = {}
-        # Channels that were published to and that nobody waited for, until somebody comes.
+        # Channels that were published to without followers, until one comes.
         self._unheard: set[bytes] = set()
         self._unheard_at = -1
         broker.subscriptions.watchers.append(self)
@@ -79,8 +79,8 @@ class PubSub:
     # Publishing
 
     def route(self, name: bytes, number: int, *, shard: bool, owner: str = "") -> Partition | None:
-        """Where a message to the channel goes from the connection of this number; None if nobody
-        receives it. If a topic is created for it, `owner` is whose it is."""
+        """The partition for a message to the channel from this connection; None without receivers.
+        If a topic is created, it belongs to `owner`."""
         channel = self._channels[shard].get(name)
         topic = None if channel is None else channel.topic
         if topic is None:
@@ -99,8 +99,8 @@ class PubSub:
         return partitions[number % len(partitions)]
 
     def readers_of(self, partition: Partition) -> int:
-        """Who receives a message there: also who has begun with its topic a moment ago, where very
-        many do."""
+        """The receivers of a message there, including those that have just started with its topic,
+        where very many do."""
         return partition.readers + self._broker.subscriptions.joining(partition.topic)
 
     def end_turn(self) -> None:
@@ -111,7 +111,7 @@ class PubSub:
     def _find_topic(
         self, name: bytes, channel: Channel | None, shard: bool, owner: str
     ) -> BrokerTopic | None:
-        """The topic to publish to; a new one if somebody waits for it."""
+        """The topic to publish to; a new one if a follower waits for it."""
         if channel is None and not shard:
             changes = self._broker.subscriptions.changes
             if changes != self._unheard_at or len(self._unheard) > _UNHEARD_MAX:
@@ -142,7 +142,7 @@ class PubSub:
                 f"with: fanlog topic create {shlex.quote(topic_name)}"
             )
         options = self._options
-        # Known before its topic appears, which for a very long name does not tell the channel's.
+        # Registered before its topic appears: a very long name can't be derived from the topic.
         channel = channel or self._channel(name, shard)
         try:
             topic = self._broker.create_topic(
@@ -303,7 +303,7 @@ class PubSub:
             self._by_topic.pop(channel.topic_name, None)
 
     def _bind(self, channel: Channel, topic: BrokerTopic) -> None:
-        """The channel's topic is there: everyone who follows reads it from here on."""
+        """The channel's topic exists: all followers read it from here on."""
         if channel.topic is topic:
             return
         channel.topic = topic
@@ -340,7 +340,7 @@ class PubSub:
                     self._match(name, topic, pattern, follower, subscription)
 
     def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
-        """Who follows the topic follows its new partitions too, and from now on several of them."""
+        """Followers of the topic follow its new partitions too, and now several of them."""
         channel = self._by_topic.get(topic.name)
         if channel is None or channel.topic is not topic:
             return
@@ -380,8 +380,8 @@ class PubSub:
         self._maybe_forget(channel)
 
     def forget_idle(self, now: float) -> None:
-        """Deletes topics that were made here and that nobody has published to for a while, unless
-        a native or web client reads them, or somebody has not got everything yet."""
+        """Deletes topics that were created here and had no messages for a while, unless a native or
+        web client reads them, or a follower is behind."""
         for topic in list(islice(self._made, _CHECKED_A_SECOND)):
             since, known_end = self._made.pop(topic)
             end = sum(partition.next_offset for partition in topic.partitions)
@@ -415,7 +415,7 @@ class PubSub:
         return 0 if channel is None else len(channel.followers)
 
     def slow_counters(self) -> dict[str, int]:
-        """What happened to subscribers of all channels that could not keep up."""
+        """Totals of subscribers that could not keep up, over all channels."""
         counted = [
             channel.topic.counters
             for channels in self._channels.values()

@@ -64,7 +64,7 @@ def _refusal(session: RedisSession, name: bytes, kind: bytes) -> ErrorReply | No
 
 
 def _target(name: bytes, kind: bytes) -> str:
-    """What a permission is asked for."""
+    """The object of a permission check."""
     if kind == b"psubscribe":
         return pattern_over(name)
     return topic_of(name, shard=kind == b"ssubscribe")
@@ -125,7 +125,7 @@ def _note(session: RedisSession, kind: bytes, name: bytes) -> None:
 
 
 def _count(session: RedisSession, kind: bytes) -> int:
-    """How many subscriptions the reply tells: shard channels count apart."""
+    """The number of subscriptions in the reply: shard channels count separately."""
     if kind.startswith(b"s") and kind != b"subscribe":
         return len(session.shard_channels)
     return len(session.channels) + len(session.patterns)

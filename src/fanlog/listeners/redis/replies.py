@@ -1,5 +1,5 @@
-"""The replies to one peer, in the order of its commands. Those to PUBLISH wait until the broker has
-taken the messages in, and nothing behind them goes out before."""
+"""The replies to one peer, in the order of its commands. Replies to PUBLISH wait until the broker
+has the messages, and later replies wait for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import deque
 
 
 class Owed:
-    """Replies of which some wait. While it is `open`, replies to messages of the same read join."""
+    """Replies, some of which wait. While it is `open`, replies to messages of the same read
+    join."""
 
     __slots__ = ("open", "parts", "waiting")
 
@@ -17,16 +18,16 @@ class Owed:
         self.open = True
 
     def fail(self, at: int, failure: bytes) -> None:
-        """Messages were not taken in: `failure` goes out in place of the reply to them."""
+        """Messages were not stored: `failure` replaces their reply."""
         self.waiting -= 1
-        # Where nothing was to be said, nothing is said of a failure either.
+        # Without a reply there is no failure either.
         if self.parts[at]:
             self.parts[at] = failure
 
 
 class Replies:
-    """`owed` has those that wait, and what stands behind them. `kept_bytes` counts what has not
-    gone out, `said_bytes` all that was ever said."""
+    """`owed` has the waiting replies, and those after them. `kept_bytes` counts unsent bytes,
+    `said_bytes` all bytes since the start."""
 
     __slots__ = ("_out", "kept_bytes", "owed", "said_bytes")
 
@@ -43,8 +44,8 @@ class Replies:
         self.said_bytes += len(data)
 
     def owe(self, data: bytes) -> tuple[Owed, int]:
-        """The reply to some messages, and where it stands. It goes out when its `Owed` is not
-        waiting for anything more."""
+        """The reply to some messages, and its position. It is sent when its `Owed` waits for
+        nothing more."""
         self.kept_bytes += len(data)
         if self.owed and self.owed[-1].open:
             owed = self.owed[-1]
@@ -56,12 +57,12 @@ class Replies:
         return owed, len(owed.parts) - 1
 
     def close(self) -> None:
-        """What is owed from now on does not wait together with what was owed before."""
+        """Replies from now on do not wait together with earlier ones."""
         if self.owed:
             self.owed[-1].open = False
 
     def take(self) -> bytes:
-        """All that may go out now."""
+        """All replies that may be sent now."""
         owed, out = self.owed, self._out
         if owed:
             if owed[0].waiting and not out:

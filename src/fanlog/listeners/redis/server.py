@@ -1,4 +1,4 @@
-"""The Redis listener: accepts connections on its port, and looks after channels nobody uses."""
+"""The Redis listener: accepts connections on its port, and removes unused channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEEPALIVE_SECONDS = 300
 
 
 class RedisConnection(SocketConnection):
-    """A connection whose session may keep commands waiting; it is not read meanwhile."""
+    """A connection whose session may hold commands back; it is not read meanwhile."""
 
     __slots__ = ("_proceeding", "redis")
 

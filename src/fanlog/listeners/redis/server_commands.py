@@ -38,7 +38,7 @@ _NUMBERS = (
     "tcp-keepalive",
     "timeout",
 )
-# What the broker was started with, and does not change while it runs.
+# Settings of the start, which do not change at runtime.
 _FIXED = ("databases", "maxclients", "proto-max-bulk-len")
 _EVENT_CLASSES = "g$lshzxetdmn"
 _EVENT_FLAGS = "AKE" + _EVENT_CLASSES

@@ -1,8 +1,8 @@
-"""One Redis client's conversation, without I/O: commands in, replies out in their order.
+"""One Redis client's session, without I/O: commands in, replies out in order.
 
-A reply to PUBLISH waits until the broker has taken the message; the replies behind it wait too.
-The commands of a subscriber that lags wait until it has its messages, as they would stand behind
-them in Redis.
+A reply to PUBLISH waits until the broker has the message; the replies after it wait too. Commands
+of a subscriber that lags wait until it has its messages, because in Redis they would come after
+them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("fanlog.listeners")
 _COMMANDS_A_TURN = 2048
 _NAMES_A_STEP = 512
 _OUT_BYTES = 64 * 1024
-# What a queued word costs beside its bytes.
+# Memory of a queued word besides its bytes.
 _WORD_BYTES = 64
 
 
@@ -69,7 +69,7 @@ class RedisOutlet(Outlet, Protocol):
 
 
 class RedisSession:
-    """One peer. The handlers of commands read and change what is public here."""
+    """One peer. The command handlers read and change the public fields."""
 
     commands: ClassVar = COMMANDS
     find_command = staticmethod(find_command)
@@ -91,7 +91,7 @@ class RedisSession:
         self.number = state.next_number()
         self.peer = peer
         self.local = local
-        # Who it is before it has logged in.
+        # The identity before the login.
         self.arrived = Identity("", peer, "redis", str(self.number))
         self.permit = Permit(state.broker, self.arrived)
         self._logged_in = CountedAccount(state.broker.metering.connections)
@@ -150,12 +150,12 @@ class RedisSession:
         return [name.decode(errors="replace") for name in names]
 
     def behind(self) -> Iterator[Cursor]:
-        # What is not sent waits for the connection: there is no window here.
+        # Unsent bytes wait for the connection: there is no window here.
         return iter(list(self.outlet.waiting))
 
     @property
     def user(self) -> str:
-        """Whom it has logged in as, in Redis's words."""
+        """The name of its login, in Redis's terms."""
         return self.permit.who.user or "default"
 
     @property
@@ -165,7 +165,7 @@ class RedisSession:
     # Bytes in
 
     def feed(self, data: bytes) -> None:
-        """Takes what the peer sent; feeding nothing goes on with what waits."""
+        """Takes bytes from the peer; feeding no bytes resumes with waiting ones."""
         if data:
             if self._plain and not self._waits and not self.outlet.blocked:
                 found = self._reader.maybe_publishes(data)
@@ -186,8 +186,8 @@ class RedisSession:
         self._plain = self._is_plain()
 
     def _is_plain(self) -> bool:
-        """Whether commands that publish can be obeyed as they come: none waits, none is begun, and
-        nothing was agreed on that changes what they do. Only commands change that."""
+        """Whether PUBLISH commands can run as they come: none waits, none is incomplete, and no
+        mode changes them. Only commands change that."""
         return (
             not self._todo
             and not self._reader.begun
@@ -225,15 +225,15 @@ class RedisSession:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """What one read brought goes to the broker, and out."""
+        """Submits the messages of one read, and sends the replies."""
         self._replies.close()
         self._flush()
         if self._gathering.runs:
             self._gathering.read_over(self.number)
 
     def _must_wait(self) -> bool:
-        """Whether the next command has to wait: for messages to be taken in, or for the peer to
-        take what it was sent."""
+        """Whether the next command has to wait: for messages to be stored, or for the peer to
+        read."""
         if self._waits or self._throttled or self._waiting_for is not None:
             return True
         if self.outlet.crowded():
@@ -241,7 +241,7 @@ class RedisSession:
         return self.subscribed and (self.outlet.blocked or bool(self.outlet.waiting))
 
     def busy(self) -> bool:
-        """Whether commands wait here, so that no more are read."""
+        """Whether commands wait here, so that reading pauses."""
         return bool(self._todo) or self._waits or self._throttled or self._waiting_for is not None
 
     # Who it is
@@ -257,7 +257,7 @@ class RedisSession:
         self.trusted = True
 
     def certified(self, names: Sequence[str]) -> None:
-        """Its TLS certificate may say who it is."""
+        """Its TLS certificate may identify it."""
         found = self.state.broker.gate.certified(names, self.arrived)
         if found is not None and found.account is not None:
             self.become(found.account)
@@ -268,7 +268,7 @@ class RedisSession:
         self.trusted = not self.state.guarded
 
     def wait_for(self, work: Coroutine[Any, Any, RespReply]) -> RespReply:
-        """Answers from a task; the commands behind this one wait for its reply."""
+        """Answers from a task; later commands wait for its reply."""
         silent = self.replies != "on"
 
         async def run() -> None:
@@ -289,8 +289,8 @@ class RedisSession:
         return NO_REPLY
 
     def recheck(self) -> FanlogError | None:
-        """Permissions have changed. Who follows a channel that is not allowed any more is cut off,
-        as Redis does it."""
+        """Permissions have changed. A client that follows a forbidden channel is disconnected, as
+        in Redis."""
         account = self.permit.who.account
         if account is None or account.kind == "anonymous":
             return None
@@ -301,7 +301,7 @@ class RedisSession:
         return self.maybe_forbidden()
 
     def maybe_forbidden(self) -> FanlogError | None:
-        """What speaks against something that it follows."""
+        """The error against a channel that it follows, or None."""
         for target in self._targets():
             refusal = self.permit.maybe_refusal(Verb.SUBSCRIBE, target)
             if refusal is not None:
@@ -309,13 +309,13 @@ class RedisSession:
         return None
 
     def _targets(self) -> Iterator[str]:
-        """What permissions were asked for, for all that it follows."""
+        """The permissions of everything that it follows."""
         yield from (topic_of(name) for name in self.channels)
         yield from (topic_of(name, shard=True) for name in self.shard_channels)
         yield from (pattern_over(name) for name in self.patterns)
 
     def held_up(self) -> bool:
-        """Its connection counts as full while commands wait, and goes on by itself."""
+        """Its connection counts as full while commands wait, and resumes by itself."""
         return False
 
     def _obey(self, words: Command) -> None:
@@ -387,13 +387,13 @@ class RedisSession:
             self._obey([b"PUBLISH", run.channel, value])
 
     def _publish_plainly(self, channel: bytes, values: Sequence[bytes]) -> None:
-        """All that one read brought, and nothing waits here but for the broker's answers."""
+        """All commands of one read have run, and only answers of the broker are pending."""
         self.last_command = "publish"
         self._publishing.publish(channel, values, self, shard=False, silent=False)
         replies = self._replies
         if not replies.owed or replies.kept_bytes > _OUT_BYTES:
             self._flush()
-        # Also where the broker has it all by now: the next read's replies don't wait with these.
+        # Also if the broker has everything by now: replies of the next read don't wait with these.
         replies.close()
         if self._gathering.runs:
             self._gathering.read_over(self.number)
@@ -408,7 +408,7 @@ class RedisSession:
         return NO_REPLY
 
     def _end_turn(self) -> None:
-        """All that was published is handed on, after what was to be said before."""
+        """Submits all messages, after earlier replies."""
         self._replies.close()
         self._flush()
         self.pubsub.end_turn()
@@ -424,7 +424,7 @@ class RedisSession:
             self.outlet.proceed_soon()
 
     def throttle(self, seconds: float) -> None:
-        """The peer is above its rate: it is not read, and its commands wait, for so long."""
+        """The peer is above its rate: reading pauses, and its commands wait, for this time."""
         if not self._throttled:
             self._throttled = True
             self.outlet.later(seconds, self._pay)
@@ -442,7 +442,7 @@ class RedisSession:
             self._replies.put(encode_reply(reply, resp3=self.resp3))
 
     def push(self, data: bytes) -> None:
-        """What confirms a subscription: that is sent in any case."""
+        """The confirmation of a subscription, which is always sent."""
         self._replies.put(data)
 
     def _flush(self) -> None:
@@ -456,7 +456,7 @@ class RedisSession:
             self._waits = self._publishing.pending > 0
 
     def end(self) -> None:
-        """Closes the connection once everything has been said."""
+        """Closes the connection when everything was sent."""
         self._ending = True
 
     # MULTI
@@ -468,7 +468,7 @@ class RedisSession:
         self.queue, self.queue_failed, self._queue_bytes = None, False, 0
 
     def run_queue(self) -> RespReply:
-        """Does what MULTI has queued."""
+        """Runs the commands queued by MULTI."""
         queue = self.queue or []
         self.drop_queue()
         said_bytes_max = self._replies.said_bytes + self.state.options.request_bytes_max
@@ -536,7 +536,7 @@ class RedisSession:
         return True
 
     def half_frame(self) -> int:
-        """Which command is begun and not ended, by a number of its own; 0 if none is."""
+        """The number of the command that is partly received; 0 if there is none."""
         return self._reader.commands + 1 if self._reader.begun else 0
 
     def drain(self) -> None:
@@ -555,7 +555,7 @@ class RedisSession:
 
 
 def no_permission(session: RedisSession, wanted: str) -> ErrorReply:
-    """The reply to what a user may not do, as Redis words it."""
+    """Redis's reply for a forbidden command."""
     return ErrorReply(f"NOPERM User {session.user} has no permissions to {wanted}")
 
 

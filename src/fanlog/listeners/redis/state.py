@@ -1,5 +1,5 @@
-"""What all sessions of a Redis listener share: who is connected, the settings that clients may
-read and change, and what INFO tells."""
+"""State shared by all sessions of a Redis listener: connections, settings that clients may read and
+change, and the numbers of INFO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fanlog.config import RedisOptions
     from fanlog.listeners.redis.session import RedisSession
 
-# The Redis whose commands these are: clients choose what they use by it.
+# The Redis version of these commands: clients choose features by it.
 REDIS_VERSION = "7.2.0"
 
 
@@ -47,7 +47,7 @@ class ServerState:
         }
 
     def knows_user(self, name: str) -> bool:
-        """Whether somebody of this name may log in, or is there."""
+        """Whether an account of this name exists, or is connected."""
         gate = self.broker.gate
         if isinstance(gate, SecurityGate) and (
             name in gate.directory.users or name in gate.directory.keys
@@ -56,7 +56,7 @@ class ServerState:
         return any(session.user == name for session in self.sessions.values())
 
     def next_number(self) -> int:
-        """A client's id: never the same again."""
+        """A client's id, which is never reused."""
         self._last_number += 1
         return self._last_number
 
