@@ -187,6 +187,18 @@ class FanOut:
                     self._park(cursor)
         self._renderer.end_turn()
 
+    def show(self, partition: Partition, base_offset: int) -> None:
+        """For a mirror whose log continues elsewhere: cursors at the end read again from
+        `base_offset`, like those that are behind, and waiting fetches wake up."""
+        viewed = [c for cursors in (partition.viewed or {}).values() for c in cursors]
+        for cursor in [*(partition.live or ()), *viewed]:
+            cursor.offset = base_offset
+            self._leave(cursor)
+            self.pump(cursor)
+        waiters, partition.waiters = partition.waiters, None
+        for wake in waiters or ():
+            wake()
+
     def pump(self, cursor: Cursor) -> None:
         """Sends the pieces that the cursor has not seen, until it is live, its socket or window is
         full, or other readers should have a turn."""
