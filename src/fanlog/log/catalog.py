@@ -34,12 +34,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class CatalogFile(NamedTuple):
-    """What must survive for numbers never to be used twice."""
+    """The state that keeps numbers from being used twice."""
 
     next_topic: int = 1
     epoch: int = 0
-    # Names this folder's past, for backups: a restored folder has a new one, and the one that it
-    # was restored from.
+    # The id of this folder's history, for backups: a restored folder has a new one, and the one
+    # that it was restored from.
     history: str = ""
     restored_from: str = ""
 
@@ -103,8 +103,8 @@ def number_of(folder_name: str) -> int | None:
 
 
 def create_topic_folder(folder: str, topic: TopicFile, *, durable: bool = True) -> None:
-    """Makes a topic's folder. After a crash it is whole, or left aside by the next start. Whoever
-    wants it not `durable` syncs it later, with many others."""
+    """Creates a topic's folder. After a crash it is complete, or the next start sets it aside. If
+    it is not `durable`, the caller syncs it later, with many others."""
     os.mkdir(folder)
     data = small_files.encode(_topic_fields(topic))
     _create(_topic_path(folder), data, durable=durable)
@@ -157,9 +157,9 @@ def load_topic(folder: str) -> TopicFile:
 
 
 def restore_topic(folder: str) -> TopicFile:
-    """A topic whose description is lost, from the copy of it; both are written anew.
+    """Restores a topic's lost description from its copy; both are written again.
 
-    The copy may be older: a partition that has a folder is there, whatever it says.
+    The copy may be older: a partition with a folder exists, whatever the copy says.
     """
     path = _topic_path(folder)
     found = _load_topic(folder, path + small_files.COPY_SUFFIX)

@@ -60,7 +60,7 @@ class CleanStop(msgspec.Struct, frozen=True, array_like=True):
 
 
 def boot_id() -> str:
-    """Names this run of the machine; empty if the system does not tell."""
+    """Identifies this boot of the machine; empty if the system does not tell."""
     try:
         return read_file(_BOOT_ID).decode("ascii").strip()
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def boot_id() -> str:
 
 
 def describe(disk: DiskLog, end_offset: int) -> CleanLog | None:
-    """What a log is at a clean stop; None if it has no files."""
+    """Describes a log at a clean stop; None if it has no files."""
     if not disk.segments or disk.deleted:
         return None
     active = disk.segments[-1]
@@ -104,7 +104,7 @@ def save_clean(folder: str, logs: list[CleanLog]) -> None:
 
 
 class Cleaned:
-    """The mark as a start found it: what may be believed of which log."""
+    """The mark that a start found: which logs it is valid for."""
 
     def __init__(self, stop: CleanStop | None = None) -> None:
         self._same_boot = stop is not None and bool(stop.boot) and stop.boot == boot_id()
@@ -112,7 +112,7 @@ class Cleaned:
         self._logs = {Owner(log.topic, log.partition): log for log in logs}
 
     def get(self, owner: Owner, *, synced: bool) -> CleanLog | None:
-        """What the stop said of a log, if it can be true still."""
+        """The stop's description of a log, if it can still be true."""
         return self._logs.get(owner) if synced or self._same_boot else None
 
 
@@ -132,7 +132,7 @@ def take_clean(folder: str) -> Cleaned:
 
 
 def decode_clean(data: bytes) -> CleanStop:
-    """Raises `FormatError`, or what MessagePack raises, for a mark that is damaged."""
+    """Raises `FormatError`, or MessagePack's error, for a damaged mark."""
     body = data[len(_MAGIC) + _CRC_BYTES :]
     crc = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + _CRC_BYTES], "little")
     if data[: len(_MAGIC)] != _MAGIC or crc32c(body) != crc:

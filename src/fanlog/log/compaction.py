@@ -43,9 +43,9 @@ _SECOND_US = 1_000_000
 _READ_BYTES = 256 * KIB
 # About a millisecond's work between two pauses.
 _PAUSE_BYTES = 16 * KIB
-# A run reads all of the log, so that what is new should be a fair part of it.
+# A run reads the whole log, so the new part should be a fair share of it.
 _CLEAN_PER_NEW_MAX = 4
-# Of a log full of such batches, so many are told of.
+# Number of such batches of one log that are reported.
 _UNREADABLE_NOTED_MAX = 100
 
 
@@ -141,7 +141,7 @@ class Compaction:
             self._oldest_tombstone_us = 0
             yield from self._rewrite_all()
             new_from = min(self._keys.end, self.end)
-            # Where something damaged has to stay, the tombstones behind it stay as long as it does.
+            # While a damaged batch stays, the tombstones after it stay too.
             tombstone_us = 0 if self._damaged else self._oldest_tombstone_us
             until = max(new_from, disk.compacted.until)
             disk.compacted = Compacted(until, tombstone_us, self._now_us)
@@ -150,7 +150,7 @@ class Compaction:
                 return
 
     def _sync_sources(self) -> None:
-        """What replaces an older record must not be lost with the next power cut."""
+        """Makes the replacement of an older record durable, so that no power cut can lose it."""
         disk = self._disk
         try:
             for segment in disk.segments:
@@ -160,7 +160,7 @@ class Compaction:
         except FileNotFoundError:
             raise
         except OSError as fault:
-            # The kernel tells of a lost write only once: whoever hears it must act on it.
+            # The kernel reports a lost write only once: this error must be acted on.
             raise write_error(fault, disk.folder) from fault
 
     def _rewrite_all(self) -> Iterator[Rewritten]:
@@ -188,15 +188,15 @@ class Compaction:
                 group.discard()
 
     def _fits(self, group: Rewriter, segment: Segment) -> bool:
-        """Whether a segment may become one with those before it. Not one that has a file of
-        producers of its own: that is found by the segment's name."""
+        """Whether a segment may be merged with those before it. Not one with its own file of
+        producers: that is found by the segment's name."""
         return (
             group.position + segment.bytes <= self._disk.segment_limit()
             and segment.base not in (self._disk.producers_base, self._disk.producers_due)
         )
 
     def _rewrite(self, group: Rewriter, segment: Segment) -> bool:
-        """False if the segment is damaged: then it stays as it is."""
+        """False if the segment is damaged: then it stays unchanged."""
         mark = group.begin(segment)
         for batch in self._batches((segment,), 0):
             if batch is None:
@@ -263,7 +263,7 @@ class Compaction:
                 os.close(fd)
 
     def _worked(self, size: int) -> None:
-        """Gives the interpreter now and then to whoever waits for it: the loop comes first."""
+        """Releases the interpreter now and then: the loop comes first."""
         self._unpaused_bytes += size
         if self._unpaused_bytes < _PAUSE_BYTES:
             return
@@ -273,7 +273,7 @@ class Compaction:
         time.sleep(0)
 
     def _is_readable(self, batch: Batch) -> bool:
-        """Whether a batch decodes. One that does not is noted, and logged the first time."""
+        """Whether a batch decodes. One that does not is recorded, and logged the first time."""
         try:
             batch.check()
         except UnreadableError as fault:
@@ -296,7 +296,7 @@ class Compaction:
 
     def _staying(self, batch: Batch) -> list[int] | None:
         """The indexes of a batch's records that stay; None for all of them. Raises
-        `UnreadableError` if nobody can tell."""
+        `UnreadableError` if it does not decode."""
         try:
             batch.check()
         except UnreadableError:

@@ -45,7 +45,7 @@ class SyncedEnds:
         self._saving = Lock()
 
     def end_of(self, owner: Owner) -> int | None:
-        """How far a log was synced; None if nobody knows."""
+        """The synced end of a log; None if unknown."""
         return self._ends.get(owner, 0 if owner.topic >= self.next_topic else None)
 
     def note(self, owner: Owner, end_offset: int) -> None:
@@ -93,7 +93,7 @@ def decode_ends(data: bytes) -> SyncedEnds:
 
 
 def load_ends(folder: str) -> SyncedEnds | None:
-    """None if there is no table. Raises `FormatError` for one that is damaged."""
+    """None if there is no table. Raises `FormatError` if it is damaged."""
     try:
         return decode_ends(read_file(f"{folder}/ends"))
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from fanlog.model import DamagedRange
 
 
 class Block(NamedTuple):
-    """Whole batches as they stand in the file."""
+    """Whole batches as in the file."""
 
     data: memoryview
     base_offset: int
@@ -79,7 +79,7 @@ def _cut_block(run: BatchRun, offset: int) -> Block:
         if batch.base_offset + batch.span > offset:
             data = memoryview(run.data)[at : run.size]
             if len(data) < len(run.data) // 2:
-                # A view keeps all that was read in memory, for as long as it lives itself.
+                # A view keeps the whole block in memory, as long as the view exists.
                 data = memoryview(bytes(data))
             return Block(data, batch.base_offset, run.next_offset)
         at += batch.length

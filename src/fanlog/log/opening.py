@@ -1,7 +1,7 @@
-"""Opening the topics of a data folder, in a few threads.
+"""Opens the topics of a data folder, in a few threads.
 
-A topic whose description is lost is left aside: all that there is of it stays where it is, and the
-others are opened.
+A topic without its description is left aside: its files stay where they are, and the others are
+opened.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class StoredTopic:
 
 
 class Opening:
-    """What a start knows before it reads the topics' folders, and those that it could not open."""
+    """Facts that a start has before it reads the topics' folders, and the folders that it could not
+    open."""
 
     def __init__(
         self, past: Past, cleaned: Cleaned, shared: LogResources, journal_folder: str
@@ -50,7 +51,7 @@ class Opening:
         self._cleaned = cleaned
         self._shared = shared
         self._journal_folder = journal_folder
-        # Numbers of topics whose folders are there and can't be used.
+        # Numbers of topics with unusable folders.
         self.left_aside: set[int] = set()
 
     def open_topics(self, folders: list[str]) -> dict[int, StoredTopic]:

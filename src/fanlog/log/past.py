@@ -1,7 +1,7 @@
-"""What the run before left for a start: the journal, how far logs were synced, and what was kept.
+"""Data of the previous run for a start: the journal, the synced ends of logs, and kept batches.
 
-All of it is about topics with durability fsync. What nobody can know is None, and then a start
-removes nothing.
+All of it is about topics with durability fsync. Unknown values are None, and then a start removes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fanlog.log.small_files import ReportDamage, set_aside
 
 
 class Past:
-    """The journal's batches by partition, and what was promised of each."""
+    """The journal's batches by partition, and the acknowledged end of each."""
 
     def __init__(
         self, found: JournalFound, ends: SyncedEnds | None, kept: dict[int, list[memoryview]]
@@ -28,7 +28,7 @@ class Past:
         self._journaled = by_partition(found)
         self.has_groups = bool(self._journaled)
         self.kept = kept.keys()
-        # What the journal has itself is newer, or the same.
+        # The journal's own data is newer, or the same.
         for number in kept.keys() - {owner.topic for owner in self._journaled}:
             batches = JournalFound(kept[number], [], [], complete=True, faults=[])
             self._journaled |= by_partition(batches)

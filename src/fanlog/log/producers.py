@@ -102,7 +102,7 @@ class ProducerRuns:
             self._add(id, epoch, first_sequence, count, base_offset)
 
     def add_runs(self, runs: Iterable[ProducerRun]) -> None:
-        """Takes over what a file has kept."""
+        """Loads the runs of a file."""
         for run in runs:
             self._add(*run)
 
@@ -121,7 +121,7 @@ class ProducerRuns:
 
     def histories(self) -> Iterator[ProducerHistory]:
         for producer_id, runs in self._runs.items():
-            # A new epoch begins its numbers anew: those of the one before are of no more use.
+            # A new epoch starts its numbers again: the earlier runs are not needed.
             epoch = runs[-1].producer_epoch
             numbers = array("Q")
             for run in runs:
@@ -130,14 +130,14 @@ class ProducerRuns:
             yield ProducerHistory(producer_id, epoch, numbers)
 
     def in_order(self) -> list[ProducerRun]:
-        """All runs, by their place in the log."""
+        """All runs, in the order of the log."""
         everything = [run for runs in self._runs.values() for run in runs]
         everything.sort(key=lambda run: run.base_offset)
         return everything
 
 
 def _clip(numbers: array[int], end: int) -> None:
-    """Takes back what the runs have from offset `end` on."""
+    """Removes everything from offset `end` on from the runs."""
     while numbers and numbers[-2] >= end:
         del numbers[-3:]
     if numbers:
@@ -145,7 +145,7 @@ def _clip(numbers: array[int], end: int) -> None:
 
 
 def encode_producers(base: int, histories: Iterable[ProducerHistory], epochs: Epochs = ()) -> bytes:
-    """The file of the segment that begins with `base`: what was before it."""
+    """Encodes the file for the segment that begins with `base`: everything before it."""
     producers: list[bytes] = []
     runs: list[bytes] = []
     for producer_id, epoch, numbers in histories:
@@ -163,14 +163,14 @@ def encode_producers(base: int, histories: Iterable[ProducerHistory], epochs: Ep
 
 
 class PrecedingState(NamedTuple):
-    """What a file says of the log before its segment."""
+    """The content of a file: the log before its segment."""
 
     runs: list[ProducerRun]
     epochs: Epochs
 
 
 def decode_producers(data: bytes, base: int) -> PrecedingState:
-    """What `encode_producers` wrote for the segment that begins with `base`."""
+    """Decodes the file for the segment that begins with `base`."""
     if len(data) < _HEADER.size or data[:8] not in (_MAGIC, _MAGIC_WITHOUT_EPOCHS):
         raise FormatError("This is no file of producers.")
     magic, crc, count, found_base = _HEADER.unpack_from(data)
@@ -224,7 +224,7 @@ def write_producers(
     epochs: Epochs = (),
     reserve: Reserve | None = None,
 ) -> None:
-    """Durably: what it is about may be removed after that, which frees space."""
+    """Writes durably: the segments before may be removed after that, which frees space."""
     data = encode_producers(base, histories, epochs)
     (reserve or Reserve()).spend(lambda: replace_file(path, data, durable=True))
 

@@ -20,7 +20,7 @@ from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, mayb
 
 
 class SegmentFile(NamedTuple):
-    """A segment's file. `next_offset` is where the one behind it begins."""
+    """A segment's file. `next_offset` is the first offset of the next file."""
 
     stem: str
     base: int
@@ -28,8 +28,8 @@ class SegmentFile(NamedTuple):
 
 
 def find_partition(data: str, owner: Owner, topic: str) -> str | None:
-    """The folder of a partition, if this machine has it. Another broker's folder has topics under
-    the same numbers: the name must be the same, too."""
+    """The folder of a partition, if it is on this machine. Another broker's folder has topics with
+    the same numbers: the name must match, too."""
     topics = f"{data}/topics"
     try:
         names = os.listdir(topics)
@@ -73,7 +73,7 @@ def read_runs(
 def read_all(
     folder: str, file: SegmentFile, owner: Owner, *, chunk_bytes: int
 ) -> Iterator[BatchRun | Damage]:
-    """All that a file has: whole batches, and where it is damaged. Nothing if it is gone."""
+    """The whole batches of a file, and its damaged ranges. Nothing if the file is gone."""
     try:
         fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY)
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def read_all(
 
 
 def segment_files(folder: str) -> list[SegmentFile]:
-    """The files in order, without those that compaction has replaced and not removed yet."""
+    """The files in order, without those that compaction has replaced but not removed yet."""
     names = [name for file in os.listdir(folder) if (name := maybe_segment_name(file)) is not None]
     logs = [name for name in names if name.suffix == LOG_SUFFIX]
     kept: list[SegmentName] = []
@@ -130,7 +130,7 @@ def _file_runs(
 
 
 def _position(folder: str, file: SegmentFile, offset: int) -> tuple[int, int]:
-    """A batch at or before the offset, and where it is; the file's first where no index tells."""
+    """A batch at or before the offset, and its position; the first batch without an index."""
     try:
         sealed = decode_index(read_file(f"{folder}/{file.stem}{INDEX_SUFFIX}"))
     except (OSError, FormatError):

@@ -1,9 +1,9 @@
-"""Putting the journal's batches back into the logs that lost them.
+"""Replay: restores the journal's batches in logs that lost them.
 
-A power cut may leave holes anywhere in what a log's files had not synced. The journal has what was
-acknowledged of that. So a hole is filled in place where the journal has its records, and a log is
-cut only at a hole behind which nobody was promised anything. Every other hole is damage: what is
-whole behind it stays. A log that has lost nothing is only read.
+A power cut may leave holes anywhere in the unsynced part of a log's files. The journal has the
+acknowledged batches of that part. So a hole is filled in place if the journal has its records, and
+a log is cut only at a hole after which nothing was acknowledged. Every other hole is damage: whole
+batches after it stay. A log that has lost nothing is only read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Journaled:
         return [header.base_offset for header in self.headers]
 
     def index_of(self, offset: int) -> int:
-        """The first batch that begins at this offset or behind it."""
+        """The first batch that begins at or after this offset."""
         return bisect_left(self.headers, offset, key=_base)
 
     def run_from(self, i: int, stop: int) -> int:
@@ -93,10 +93,10 @@ def _base(header: BatchHeader) -> int:
 
 
 class Known(NamedTuple):
-    """What is known about a log with durability fsync before it is read.
+    """Facts about a log with durability fsync before it is read.
 
-    It was synced itself up to `synced_end`. Up to `promised_end` records were acknowledged, at
-    most. Both are None where nobody knows.
+    It was synced itself up to `synced_end`. Records up to `promised_end` at most were acknowledged.
+    Both are None if unknown.
     """
 
     journaled: Journaled
@@ -143,8 +143,8 @@ def _sorted(
 
 
 def mend(disk: DiskLog, known: Known, segments: list[Segment]) -> bool:
-    """Fills the holes in a log's files, or cuts the log where nobody was promised what follows.
-    Whether anything was changed."""
+    """Fills the holes in a log's files, or cuts the log where nothing later was acknowledged.
+    Returns whether anything was changed."""
     changed = False
     first = known.suspect_index(segments)
     interval_bytes = disk.shared.options.index_interval_bytes
@@ -250,7 +250,7 @@ def replay(disk: DiskLog, known: Known, end: int, producers: ProducerRuns) -> in
         base = headers[i].base_offset
         if base > end:
             if base >= promised_end:
-                # Behind a torn write, and nobody was promised it.
+                # After a torn write, and never acknowledged.
                 break
             _skip(disk, end, base)
         stop = journaled.run_from(i, NO_STOP)

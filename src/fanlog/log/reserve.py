@@ -49,7 +49,7 @@ class Reserve:
         self.full = False
 
     def check(self, path: str) -> None:
-        """Raises if what is free is only for what frees space."""
+        """Raises if the free space is only for work that frees space."""
         if self.spent:
             raise DiskFullError(
                 f"There is no room for {path}: the disk is full, and what is left of it is kept "
@@ -57,8 +57,8 @@ class Reserve:
             )
 
     def spend(self, work: Callable[[], T]) -> T:
-        """The result of work that frees space, or that has to be possible anyway. On a full disk
-        it is done again with what the reserve holds; it must bear that."""
+        """Runs work that frees space, or that must be possible anyway. On a full disk it is
+        repeated with the space of the reserve; it must allow that."""
         try:
             return work()
         except OSError as fault:
@@ -72,7 +72,7 @@ class Reserve:
             self.refill()
 
     def note_full(self) -> None:
-        """Somebody found no room. Says so once, until there is room again."""
+        """A write found no room. Logs it once, until there is room again."""
         if self._path and self._becomes(full=True):
             logger.error(
                 "The disk of %s is full: messages for topics on disk are refused. %s",
@@ -81,14 +81,14 @@ class Reserve:
             )
 
     def _becomes(self, *, full: bool) -> bool:
-        """Sets `full`. True if it was otherwise: of several threads that find out, one says so."""
+        """Sets `full`. True if it was not set: of several threads, one reports it."""
         with self._full_lock:
             changes = self.full is not full
             self.full = full
             return changes
 
     def problem(self) -> str:
-        """What is wrong, for `health`; empty if nothing is."""
+        """The problem, for `health`; empty if there is none."""
         if not self.full:
             return ""
         return f"the disk is full: messages for topics on disk are refused. {ROOM_ADVICE}"
@@ -134,7 +134,7 @@ class Reserve:
             return not self.spent
 
     def look_for_room(self) -> None:
-        """Whether the disk is full no more: then publishing goes on. Blocks a little."""
+        """Whether the disk has room again: then publishing resumes. Blocks a little."""
         if not self.full or not self.refill() or not self._has_room():
             return
         if self._becomes(full=False):

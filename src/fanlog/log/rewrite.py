@@ -1,8 +1,8 @@
-"""What compaction writes: one new file of what stays of one or several segments.
+"""The output of compaction: one new file with the remaining records of one or several segments.
 
-Offsets never change. A batch that loses records becomes a sparse one; the offsets of one that
-goes are covered by the batch before it, or by a placeholder. As long as nothing has gone from the
-first segment nothing is written either: a segment that stays as it is costs only its reading.
+Offsets never change. A batch that loses records becomes sparse; the offsets of a removed batch are
+covered by the batch before it, or by a placeholder. Nothing is written until the first record is
+removed: an unchanged segment only costs its reading.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Decide = Callable[[Batch], list[int] | None]
 
 
 class Rewritten(NamedTuple):
-    """A new file, durable under its temporary name, for the place of `sources`."""
+    """A new file, durable under its temporary name, which will replace `sources`."""
 
     sources: tuple[Segment, ...]
     made: Segment
@@ -58,7 +58,7 @@ class RewriteMark(NamedTuple):
 
 
 class Rewriter:
-    """Collects segments, one after another, and writes what stays of them."""
+    """Collects segments, one after another, and writes their remaining records."""
 
     def __init__(self, folder: str, interval_bytes: int) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Rewriter:
     # Segments
 
     def begin(self, segment: Segment) -> RewriteMark:
-        """Takes the next segment in; what comes from now on is its. Returns how to forget it."""
+        """Adds the next segment; later batches belong to it. Returns how to undo this."""
         mark = RewriteMark(
             self.position,
             len(self._index.offsets),
@@ -164,9 +164,9 @@ class Rewriter:
     # Batches
 
     def _covers_more(self, behind: Batch) -> bool:
-        """Whether the batch that was held back may be widened over the offsets of one behind it.
-        Not over those of another epoch: a reader that stopped there would have a position that the
-        log's history does not know."""
+        """Whether the batch that was held back may be extended over the offsets of a later one. Not
+        over another epoch: a reader that stopped there would have a position that the log's history
+        does not know."""
         held = self._held
         if held is None or self._held_is_fixed:
             return False
@@ -186,8 +186,7 @@ class Rewriter:
             self._hold(Batch(placeholder(batch.header, batch.next_offset)))
 
     def _hold(self, batch: Batch, *, fixed: bool = False) -> None:
-        """Keeps a batch back until it is known how far it reaches. One that is `fixed` is written
-        as it is."""
+        """Holds a batch back until its range is known. A `fixed` one is written unchanged."""
         self._flush_held()
         self._held = batch
         self._held_next = batch.next_offset
@@ -221,11 +220,11 @@ class Rewriter:
         return compacted_stem(self._sources[0].base, self._sources[-1].next_offset, generation)
 
     def _materialise(self) -> None:
-        """Makes the file, with what was taken over unchanged until now."""
+        """Creates the file, with the batches that were unchanged until now."""
         if self._fd >= 0:
             return
         first = self._sources[0]
-        # Its real name is not known before the last source is; it says which try it is of.
+        # Its final name is known only with the last source; this one has the number of the try.
         attempt = compacted_stem(first.base, 0, 1 + generation_of(first))
         self._path = f"{self._folder}/{attempt}{LOG_SUFFIX}{TEMPORARY_SUFFIX}"
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC

@@ -188,7 +188,7 @@ class WebConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        """What held the peer up may be over."""
+        """Resumes reading, if nothing holds the peer back any more."""
         if self._closing or self.full():
             return
         if self.paused:
@@ -205,7 +205,7 @@ class WebConnection(asyncio.Protocol):
         self._counted.become(account)
 
     def throttle(self, seconds: float) -> None:
-        """The peer is above its rate: nothing more is taken from it for so long."""
+        """The peer is above its rate: reading pauses for this time."""
         if not self._throttled:
             self._throttled = True
             self.later(seconds, self._pay)
@@ -300,7 +300,7 @@ class WebConnection(asyncio.Protocol):
             self._loop.call_soon(self._unblock)
 
     def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
-        """What a reader gets that is behind. The pieces are whole frames."""
+        """Pieces for a reader that is behind. They are whole frames."""
         if self._closing:
             return
         if self._stamp is not None:
@@ -382,7 +382,7 @@ class WebConnection(asyncio.Protocol):
         return now - self.heard_at > _SILENT_PINGS * self._host.options.ping_seconds
 
     def is_stalled(self, now: float) -> bool:
-        """Whether a peer has taken nothing of what waits for it for too long."""
+        """Whether a peer has read nothing for too long while bytes wait for it."""
         kept = self.kept_bytes if self.blocked else 0
         before, since = self._stalled
         if not kept or kept != before:
@@ -397,7 +397,7 @@ class WebConnection(asyncio.Protocol):
         self._loop.call_soon(self.abort)
 
     def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
-        """Tells the peer why, and ends the connection."""
+        """Sends the reason, and ends the connection."""
         if self._early is not None:
             self.fault = error
         elif not self._closing:

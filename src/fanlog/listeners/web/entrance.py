@@ -88,7 +88,7 @@ _ONLY_BEARER = "Send the key or token as `Authorization: Bearer ...`."
 
 
 class Guest:
-    """Somebody who was let in: what they may do, and the session that they came with."""
+    """An authenticated client: its permissions, and the session that it came with."""
 
     __slots__ = ("_core", "_entrance", "permit", "revoked", "session", "spared")
 
@@ -157,7 +157,7 @@ class _GuestTask(NamedTuple):
 
 
 class Entrance:
-    """Who requests are from, for one listener."""
+    """Authenticates the requests of one listener."""
 
     def __init__(self, listener: WebListener, security: SecurityOptions) -> None:
         self._listener = listener
@@ -201,14 +201,14 @@ class Entrance:
     # Who it is
 
     async def identify(self, request: web.Request) -> Guest:
-        """Who a request is from. Raises UnauthenticatedError if it has to log in."""
+        """The client of a request. Raises UnauthenticatedError if it has to log in."""
         stranger = Identity("", self._listener.peer_of(request), "web")
         guest = await self._guest(request, stranger)
         guest.act_for(unquote(request.headers.get(USER_HEADER, "")))
         return guest
 
     def stranger(self, request: web.Request) -> Guest:
-        """Whoever asks for something that needs no login."""
+        """The client of a request that needs no login."""
         return Guest(self, self._core, Identity("", self._listener.peer_of(request), "web"))
 
     async def _guest(self, request: web.Request, stranger: Identity) -> Guest:
@@ -252,7 +252,7 @@ class Entrance:
         return who
 
     async def login(self, secret: str, stranger: Identity) -> Identity:
-        """Whose key or token it is."""
+        """The identity of a key or token."""
         is_key = secret.startswith(KEY_PREFIX)
         login = Login(key=secret) if is_key else Login(token=secret)
         return await self._core.gate.login(login, stranger)
@@ -320,7 +320,7 @@ class Entrance:
         return acts
 
     def maybe_permit(self, name: str) -> Permit | None:
-        """What a key or user of this name may do; None if there is none that is let in."""
+        """The permissions of a key or user of this name; None if there is no valid one."""
         account = self._maybe_account(name)
         if account is None:
             return None
@@ -355,14 +355,14 @@ class Entrance:
         self._asking[id(request)] = _GuestTask(guest, asyncio.current_task())
 
     def guest_of(self, request: web.Request) -> Guest:
-        """Who a request is from, while it is being answered."""
+        """The client of a request, while it is being answered."""
         return self._asking[id(request)].guest
 
     def end(self, request: web.Request) -> None:
         self._asking.pop(id(request), None)
 
     def recheck(self) -> None:
-        """Ends requests of those who are not let in any more: one may wait for messages."""
+        """Ends requests of clients whose login is no longer valid: one may wait for messages."""
         for asking in list(self._asking.values()):
             if asking.guest.spared or asking.task is None:
                 continue

@@ -60,7 +60,7 @@ class WantedSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def snapshot(self) -> bool:
-        """Whether it begins with the latest values. Who was here before has them."""
+        """Whether it starts with the latest values. A client that comes back has them."""
         return self.latest and self.positions is None
 
 
@@ -123,7 +123,7 @@ class Following:
         return len(self._begun) + len(self._beginning)
 
     def check(self, wanted: WantedSubscription) -> None:
-        """Raises if it can't begin, and reserves its place if it can."""
+        """Raises if it can't start; otherwise counts it against the limits."""
         self._permit.ask(Verb.SUBSCRIBE, wanted.target)
         if wanted.key in self._begun or wanted.key in self._beginning:
             raise InvalidArgumentError(
@@ -198,7 +198,7 @@ class Following:
         return FollowedSubscription(wanted, subscription, joined)
 
     async def _take_snapshot(self, followed: FollowedSubscription) -> None:
-        """The latest values of all topics; their cursors stand behind them then."""
+        """The latest values of all topics; their cursors continue after them."""
         for joined in followed.joined:
             topic = self._bus.core.catalog.find(joined.name)
             if topic is None or topic.number != joined.number:
@@ -249,7 +249,7 @@ class Following:
         return True
 
     def forbidden(self) -> list[Key]:
-        """Those that the connection may not read any more."""
+        """Subscriptions that the connection may no longer read."""
         return [
             key
             for key, followed in self._begun.items()
@@ -267,7 +267,7 @@ class Following:
             task.cancel()
 
     def _let_go(self, followed: FollowedSubscription) -> None:
-        """What a subscription that has ended used."""
+        """Releases the resources of an ended subscription."""
         for use in followed.uses:
             use.close()
         wanted = followed.wanted

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HttpPeer(asyncio.Protocol):
-    """A connection with `http`, aiohttp's protocol, behind it."""
+    """A connection with aiohttp's protocol, `http`."""
 
     __slots__ = (
         "_listener",

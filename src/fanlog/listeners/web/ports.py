@@ -42,7 +42,7 @@ Hear = Callable[[bytes], None]
 
 
 class Bus(Protocol):
-    """Where messages are published, and what subscriptions read."""
+    """The bus: publishes messages, and provides the topics of subscriptions."""
 
     name: str
     process: str
@@ -61,7 +61,7 @@ class Bus(Protocol):
     async def close(self) -> None: ...
 
     async def follow(self, target: str, *, wildcard: bool) -> None:
-        """Sees to it that the core has these topics, as long as somebody follows them."""
+        """Keeps these topics in the core, as long as they are followed."""
         ...
 
     def unfollow(self, target: str, *, wildcard: bool) -> None: ...
@@ -83,7 +83,7 @@ class Bus(Protocol):
     ) -> Incoming: ...
 
     def signal(self, channel: str, data: bytes) -> None:
-        """Tells all processes on the bus, this one too. It is live only, and may be lost."""
+        """Signals all processes on the bus, including this one. Live only, and may be lost."""
         ...
 
     def on_signal(self, channel: str, hear: Hear) -> None: ...

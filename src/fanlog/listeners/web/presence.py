@@ -82,13 +82,13 @@ class PresenceEvent:
 
 
 class Watcher(Protocol):
-    """A connection that wants to know who comes and goes."""
+    """A connection that follows presence changes."""
 
     def presence_changed(self, event: PresenceEvent) -> None: ...
 
 
 class Presence:
-    """Who is in which topic. Everything happens on the loop."""
+    """The users in each topic. Runs on the loop only."""
 
     def __init__(
         self, bus: Bus, options: WebOptions, clock: Callable[[], float] | None = None
@@ -117,7 +117,7 @@ class Presence:
         self._working = False
 
     def start(self) -> None:
-        """Tells the others that this process is there."""
+        """Announces this process to the others."""
         self._bus.on_signal(CHANNEL, self._hear)
         self._bus.on_state.append(self._bus_changed)
         self._tick()
