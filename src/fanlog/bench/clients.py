@@ -135,7 +135,7 @@ def receive(kind: SystemKind, port: int, options: ClientsOptions, parent: PeerPi
 
 
 def said(conn: PeerPipe) -> float | str:
-    """What a process says next."""
+    """The next message of a process."""
     try:
         if conn.poll(RUN_TIMEOUT_S):
             return conn.recv()
@@ -145,7 +145,7 @@ def said(conn: PeerPipe) -> float | str:
 
 
 def expect_said(conn: PeerPipe, wanted: str) -> None:
-    """That a process says this next."""
+    """Checks that a process sends this next."""
     got = said(conn)
     if got != wanted:
         raise BenchError(f"a client's process said {got!r} instead of {wanted!r}")

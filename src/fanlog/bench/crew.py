@@ -33,7 +33,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class RoleResult:
-    """What one process has to say in the end: how many, and when it had the last."""
+    """The result of one process: its count, and the time of the last item."""
 
     count: int
     ended_s: float
@@ -44,7 +44,7 @@ CrewRole: TypeAlias = "Callable[[P, StartSignal], Coroutine[Any, Any, RoleResult
 
 @dataclass(frozen=True, slots=True)
 class CrewTask(Generic[P]):
-    """What a process is to do, and with what."""
+    """The role of a process, and its arguments."""
 
     role: CrewRole[P]
     given: P
@@ -57,7 +57,7 @@ class Crew:
         self._members = members
 
     def play(self, parts: Sequence[CrewTask[P]]) -> tuple[int, float]:
-        """Let each process play a part; what all counted, and the seconds it took them."""
+        """Runs a role in each process. Returns the total count and the seconds."""
         peers = [peer for _, peer in self._members[: len(parts)]]
         for peer, part in zip(peers, parts, strict=True):
             peer.send(part)
@@ -72,7 +72,7 @@ class Crew:
 
 @contextlib.contextmanager
 def crew_of(processes: int) -> Generator[Crew]:
-    """So many processes, which end with the body."""
+    """Starts processes, which end with the body."""
     context = multiprocessing.get_context("spawn")
     members: list[tuple[BaseProcess, PeerPipe]] = []
     try:
@@ -94,7 +94,7 @@ def crew_of(processes: int) -> Generator[Crew]:
 
 
 def _attend(parent: PeerPipe) -> None:
-    """What each process does: one part after the other, until the parent closes its end."""
+    """The main loop of a process: one role after the other, until the parent closes its end."""
 
     async def start() -> None:
         parent.send(READY)
@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 
 def _expect(peer: PeerPipe, kind: type[T], wanted: T | None = None) -> T:
-    """What a process says next, which must be of this kind."""
+    """The next message of a process, which must be of this type."""
     try:
         if not peer.poll(RUN_TIMEOUT_S):
             raise BenchError(f"a client's process said nothing for {RUN_TIMEOUT_S:.0f} s")

@@ -63,7 +63,7 @@ class EdgesOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True)
 class EdgesCounts:
-    """What one run came to."""
+    """The result of one run."""
 
     broker_us: float
     messages_per_s: float

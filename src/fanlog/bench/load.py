@@ -34,7 +34,7 @@ Receive: TypeAlias = Literal["discard", "copy"]
 
 @dataclass(frozen=True, slots=True)
 class FanoutCounts:
-    """What one measured stretch of a fan-out came to, after it was verified."""
+    """The verified result of one measured part of a fan-out."""
 
     published_per_s: float
     delivered_per_s: float

@@ -1,2 +1,1 @@
-"""What happens to a topic after its creation: it grows, gets other settings, is truncated,
-compacted and cleaned up."""
+"""Changes of a topic after its creation: growth, settings, truncation, compaction and cleanup."""

@@ -1,5 +1,5 @@
-"""Which settings of a topic can change while it is in use, and what to do where one can't. The new
-settings are durable before they take effect."""
+"""Which settings of a topic can change in use, and what to do instead where one can't. New settings
+are durable before they take effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSTEAD = "create another topic, and publish the messages to it"
 def altered_settings(
     topic: BrokerTopic, given: dict[str, int | str], *, keeps_files: bool = True
 ) -> TopicSettings:
-    """The topic's settings with what is given in place of theirs; raises if one can't change."""
+    """The topic's settings with the given changes; raises if one can't change."""
     settings = changed("topic", topic.settings, given)
     if settings.partitions != topic.settings.partitions:
         raise _fixed(topic, "partitions", "use grow (fanlog topic grow)")

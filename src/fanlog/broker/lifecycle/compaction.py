@@ -23,7 +23,7 @@ logger = logging.getLogger("fanlog.broker")
 
 
 class _CompactionRequest(NamedTuple):
-    """A partition that is to be compacted; `done` is for whoever asked for it."""
+    """A partition to compact; `done` is the caller's callback."""
 
     partition: Partition
     done: Done | None
@@ -51,8 +51,7 @@ class Compactions:
         self._running: _CompactionRequest | None = None
 
     def check(self, topics: Iterable[BrokerTopic]) -> Iterator[None]:
-        """Compacts what has become worthwhile, after what waits already. Looks at one topic at a
-        step."""
+        """Queues logs that are worth compacting. Checks one topic per step."""
         if self._running is not None:
             return
         now_us = self._now_us()
@@ -66,7 +65,7 @@ class Compactions:
         self._next()
 
     async def compact(self, topic: BrokerTopic) -> None:
-        """Compacts all that is visible of a topic, however little it is."""
+        """Compacts the visible part of a topic, however small."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
                 f"Topic {topic.name!r} is not a compacted one: its cleanup is 'delete'. Change it "
@@ -106,7 +105,7 @@ class Compactions:
             return
 
         def proven(fault: Exception | None) -> None:
-            # The batches prove who wrote them, until they are rewritten.
+            # The batches prove their producers until they are rewritten.
             if fault is None:
                 self._step(wanted, run)
             else:
@@ -124,7 +123,8 @@ class Compactions:
     ) -> None:
         partition = wanted.partition
         if isinstance(got, Rewritten) and not _is_compacted(partition.topic):
-            # Altered meanwhile: what was made is not put in its place, and the next step drops it.
+            # The topic was altered meanwhile: the new file is not used, and the next step deletes
+            # it.
             self._step(wanted, run)
             return
         if isinstance(got, Rewritten):
@@ -163,7 +163,7 @@ def _is_compacted(topic: BrokerTopic) -> bool:
 
 
 def _settle(ended: asyncio.Future[FanlogError | None], fault: FanlogError | None) -> None:
-    """Tells who asked, unless it has given up."""
+    """Calls back, unless the caller has given up."""
     if not ended.done():
         ended.set_result(fault)
 

@@ -1,5 +1,5 @@
-"""A topic that a program asks for, beside the one that exists. Law: a program never gets weaker
-settings than it asked for without being told."""
+"""Compares a requested topic with the existing one. Law: a program never silently gets weaker
+settings than it asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_same(topic: BrokerTopic, asked: TopicSettings, names: Collection[str]) -> None:
-    """Raises if one of these settings of the topic is not what was asked for."""
+    """Raises if one of these settings of the topic differs from the request."""
     has = topic.settings
     different = [
         name
@@ -39,7 +39,7 @@ def _shown(value: int | str) -> str:
 
 
 def _remedy(name: str, has: TopicSettings, asked: TopicSettings, different: list[str]) -> str:
-    """What to do to get what was asked for."""
+    """How to get the requested settings."""
     grows = asked.partitions > has.partitions and has.cleanup == asked.cleanup == "delete"
     never = {"role"} if grows else {"role", "partitions"}
     fixed = [setting for setting in different if setting in never]

@@ -30,7 +30,7 @@ TopicDone = Callable[[BrokerTopic | FanlogError], None]
 
 
 class Raising:
-    """The topics whose durability is being raised, and what waits for each."""
+    """The topics whose durability is being raised, and the changes that wait for each."""
 
     def __init__(self, store: LogStore, turns: Turns, runtime: Runtime) -> None:
         self._store = store
@@ -74,7 +74,7 @@ class Raising:
         self._runtime.in_background(lambda: self._store.save_raised(topic.stored, settings), synced)
 
     def _switch(self, topic: BrokerTopic, settings: TopicSettings, done: TopicDone) -> None:
-        # What has come in by now is acknowledged as os.
+        # Batches received by now are acknowledged as os.
         self._turns.end()
         self._store.raised(topic.stored, settings)
         topic.settings = settings

@@ -1,7 +1,8 @@
-"""A queue: jobs of its topics go to its workers, each to one that is free, in turn.
+"""A queue: jobs of its topics go to its workers, each to a free one, in turn.
 
-Handing out costs the same for a lease of one job or of a thousand: the broker looks at a batch's
-header, and sends the batch as it is."""
+A lease of one job costs as much as a lease of a thousand: the broker reads a batch's header, and
+sends the batch unchanged.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from fanlog.model import Durability, Gap, QueueSettings
 _LEASES_A_TURN = 512
 # A batch is cut at a worker's room into no smaller parts than this part of its prefetch.
 _SPLINTERS = 8
-# So many jobs go out by their priority, then one because it is the oldest of its partition.
+# Jobs leased by priority before one is leased because it is the oldest of its partition.
 URGENT_JOBS = 9
-# What is collected for a worker before it goes out.
+# Bytes collected for a worker before they are sent.
 _PUSH_PIECES = 64
 _PUSH_BYTES = 256 * 1024
 
@@ -62,17 +63,17 @@ class QueueHost(Protocol):
 
 
 class WorkerReader(Reader, Protocol):
-    """Who is told what happens to a worker."""
+    """Receives the events of a worker."""
 
     def ended(self, error: FanlogError) -> None:
-        """It has lost its place."""
+        """It has lost its membership."""
         ...
 
 
 class QueueWorker:
-    """Who takes jobs. One whose connection is lost has no subscription, and keeps its jobs until
-    their time is up. One that let a job's time run out is `doubted`: it gets a single job at a
-    time until it says something."""
+    """A worker. While its connection is lost it has no subscription, and keeps its jobs until their
+    leases expire. A worker that let a lease expire is `doubted`: it gets a single job at a time
+    until it reports an outcome."""
 
     __slots__ = (
         "_bytes",
@@ -112,7 +113,7 @@ class QueueWorker:
     def begin(
         self, wanted: Work, subscription: BrokerSubscription, reader: WorkerReader, client: str
     ) -> None:
-        """Joins, on a connection that has got none of its batches yet."""
+        """Joins on a connection that has none of its batches yet."""
         self.subscription = subscription
         self.reader = reader
         self.client = client
@@ -206,8 +207,8 @@ class Queue:
         self._urgent_jobs = 0
 
     def is_older_than(self, topic: BrokerTopic) -> bool:
-        """Whether the topic has appeared since the queue began. Those in memory are numbered apart,
-        and anew with each start."""
+        """Whether the topic is newer than the queue. Memory topics are numbered separately, and
+        again with each start."""
         in_memory = topic.settings.level is Durability.MEMORY
         return topic.number > (self.born_in_memory if in_memory else self.born)
 
@@ -239,7 +240,7 @@ class Queue:
         self._ranked_partitions.pop(part, None)
 
     def drop_topic(self, topic: BrokerTopic) -> list[QueuePartition]:
-        """A topic was deleted. Returns what there was of it."""
+        """Drops a deleted topic. Returns its partitions."""
         gone = [part for part in self.partitions.values() if part.partition.topic is topic]
         for part in gone:
             self.drop_partition(part)
@@ -313,8 +314,8 @@ class Queue:
             self.schedule()
 
     def enlist_freed(self) -> None:
-        """The same with all who have fewer jobs than before. One that is away and has none left is
-        forgotten."""
+        """The same with all workers that have fewer jobs than before. An absent worker without jobs
+        is forgotten."""
         freed, self.in_hand.freed = self.in_hand.freed, set()
         for id in freed:
             worker = self.workers.get(id)
@@ -342,8 +343,8 @@ class Queue:
             self._host.soon(self.dispatch)
 
     def dispatch(self) -> None:
-        """Gives jobs to those who have room, one lease each in turn. A lease is at most a fair
-        share of what there is, so that one large batch is spread over all who are idle."""
+        """Leases jobs to workers with room, one lease each in turn. A lease is at most a fair share
+        of the available jobs, so that one large batch is spread over all idle workers."""
         self._scheduled = False
         if not self._ring:
             return
@@ -388,7 +389,7 @@ class Queue:
         return available
 
     def _hand_out(self, worker: QueueWorker, share: int, now_us: int) -> int:
-        """One lease, from the queue partition whose turn it is. Returns how many jobs it has."""
+        """Makes one lease, from the next partition. Returns its number of jobs."""
         oldest = self._ranked and self._urgent_jobs >= URGENT_JOBS
         if oldest:
             share = min(share, self._urgent_jobs // URGENT_JOBS)
@@ -429,7 +430,7 @@ class Queue:
         return 0
 
     def _by_rank(self, now_us: int) -> Ranks:
-        """The partitions with the most urgent jobs first; of several, whose turn it is."""
+        """The partitions with the most urgent jobs first; of equal ones, the next in turn."""
         if self._ranks is None:
             self._ranks = Ranks()
             for part in list(self._stirred):
@@ -437,7 +438,7 @@ class Queue:
         return self._ranks
 
     def _rank(self, part: QueuePartition, now_us: int) -> None:
-        """What a queue partition has to hand out has changed."""
+        """The available jobs of a partition have changed."""
         if self._ranks is not None and part in self._stirred:
             self._ranks.put(part, now_us)
         elif self._ranks is not None:
@@ -456,7 +457,7 @@ class Queue:
         return due
 
     def tick(self, now_us: int) -> None:
-        """Leases that have run out, and jobs whose delay is over."""
+        """Expires leases, and makes delayed jobs available."""
         self._look_ahead(now_us)
         if not self._timed:
             return
@@ -478,8 +479,8 @@ class Queue:
         self.enlist_freed()
 
     def _look_ahead(self, now_us: int) -> None:
-        """Priorities are looked for also while nobody has room: what is urgent goes to the first
-        who has."""
+        """Looks for priorities also while no worker has room: the first with room gets the urgent
+        jobs."""
         if self.workers:
             for part in self._ranked_partitions:
                 part.look_ahead(now_us)

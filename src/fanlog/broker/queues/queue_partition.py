@@ -24,13 +24,13 @@ from fanlog.model import Gap, GapReason
 
 logger = logging.getLogger("fanlog.broker")
 
-# What is taken from the tail at once, and how many such stretches are kept at hand: one where new
-# jobs come from, one where old ones are tried again.
+# Bytes read from the tail at once, and the number of such ranges that are kept: one for new jobs,
+# one for retries.
 _STRETCH_BYTES = 256 * 1024
 _STRETCHES = 2
 # Headers that are read at once in search of priorities: about a millisecond.
 _HEADERS_A_TURN = 2048
-# A partition that could not be read is left alone for so long.
+# The pause of a partition that could not be read.
 _FAULT_PAUSE_US = 5_000_000
 _WHY = {
     GapReason.RETENTION: "retention has deleted them",
@@ -54,7 +54,7 @@ class QueuePartitionHost(Protocol):
     def has(self, part: QueuePartition) -> bool: ...
 
     def missed(self, part: QueuePartition, gap: Gap, records: int) -> None:
-        """So many jobs in the gap that nobody will get."""
+        """Jobs in a gap that no worker will get."""
         ...
 
 
@@ -88,7 +88,7 @@ def read_keys(batch: Batch, *, small: bool) -> Keys:
 
 
 class BatchAtHand:
-    """A batch at hand. Its keys are looked at once, and only where order matters."""
+    """A batch in memory. Its keys are read once, and only if order matters."""
 
     __slots__ = ("_batch", "_offsets", "header", "keys", "view")
 
@@ -145,8 +145,8 @@ class JobRun(NamedTuple):
 
 
 class QueuePartition:
-    """`jobs` changes only through the queue, which also writes down what must survive. After a
-    fault nothing is handed out before `paused_until_us`; the queue sets it back to 0."""
+    """`jobs` changes only through the queue, which also writes the changes. After a fault nothing
+    is handed out before `paused_until_us`; the queue sets it back to 0."""
 
     def __init__(
         self, host: QueuePartitionHost, partition: Partition, jobs: Jobs, options: BrokerOptions
@@ -160,7 +160,7 @@ class QueuePartition:
         self.lost_jobs = 0
         self._stretches: list[tuple[list[int], list[BatchAtHand]]] = []
         self._loading: int | None = None
-        # Whose keys are read in a thread, and large ones whose keys are at hand.
+        # Batches whose keys are being read in a thread, and large ones with keys in memory.
         self._reading: list[BatchAtHand] = []
         self._large: list[BatchAtHand] = []
         self.paused_until_us = 0
@@ -208,8 +208,8 @@ class QueuePartition:
         return None
 
     def _knows_keys(self, found: BatchAtHand) -> bool:
-        """Whether the batch's keys are at hand, or don't matter. Those of a large batch are read in
-        a thread, and then the queue is stirred."""
+        """Whether the batch's keys are in memory, or don't matter. Keys of a large batch are read
+        in a thread, and then the queue is stirred."""
         if self.jobs.order is None or found.keys is not None:
             return True
         unpacker = self._host.unpacker
@@ -239,14 +239,14 @@ class QueuePartition:
             self._host.stir(self)
 
     def _take_keys(self, found: BatchAtHand, got: Keys | Exception) -> None:
-        """Jobs whose keys can't be read have no order: the worker finds out why."""
+        """Jobs with unreadable keys have no order: the worker gets the error."""
         if isinstance(got, Exception):
             logger.warning("jobs of %s have no order: %s", self.partition.name, got)
             got = ()
         found.keys = got
 
     def _wanted(self, now_us: int, *, oldest: bool) -> OffsetRange | None:
-        """Those that were handed out before come first."""
+        """Jobs that were handed out before come first."""
         urgent = None if self.ahead is None or oldest else self._most_urgent(now_us)
         if urgent is not None:
             return urgent[1]
@@ -257,7 +257,7 @@ class QueuePartition:
         full = len(self.jobs.spans) >= self._options.queue_ranges_max or self._crowded()
         if first < next and not full:
             return first, next
-        # With nothing else left, what is urgent is the oldest.
+        # With nothing else left, the urgent jobs are the oldest.
         urgent = self._most_urgent(now_us) if oldest else None
         return None if urgent is None else urgent[1]
 
@@ -269,14 +269,14 @@ class QueuePartition:
         return self.partition.ranked_from is not None and self.jobs.order is None
 
     def top(self, now_us: int) -> int:
-        """The highest priority of which a job may go out now, as far as it is known."""
+        """The highest known priority of an available job."""
         self.look_ahead(now_us)
         urgent = self._most_urgent(now_us)
         return 0 if urgent is None else urgent[0]
 
     def _most_urgent(self, now_us: int) -> tuple[int, OffsetRange] | None:
-        """The most urgent jobs that may go out now, and their priority: those that were handed out
-        before, then those that never were."""
+        """The most urgent available jobs and their priority: first those that were handed out
+        before, then new ones."""
         ahead, jobs = self.ahead, self.jobs
         if ahead is None:
             return None
@@ -295,8 +295,7 @@ class QueuePartition:
         return None
 
     def look_ahead(self, now_us: int) -> None:
-        """Looks for priorities in what has come since the last time: some of it at once, the rest
-        soon."""
+        """Looks for priorities in new batches: some at once, the rest soon."""
         partition = self.partition
         if self.ahead is None:
             start = max(partition.ranked_from or 0, self.jobs.floor)
@@ -328,7 +327,7 @@ class QueuePartition:
         return True
 
     def _give_more(self, ahead: Ahead, now_us: int) -> bool:
-        """Whether there is more to read at once. What is on disk alone is loaded."""
+        """Whether more can be read at once. Batches that are only on disk are loaded."""
         partition, tail = self.partition, self.partition.log.tail
         if ahead.until >= partition.visible_end:
             return False
@@ -350,13 +349,13 @@ class QueuePartition:
         elif isinstance(got, DamagedError):
             ahead.skip_to(max(got.next, ahead.until + 1))
         elif not isinstance(got, OffsetOutOfRangeError):
-            # Jobs are read at the same place, and whoever does says what is wrong.
+            # Jobs are read from the same offset, and that read reports the error.
             return
         self._look_on(now_us)
 
     def _in_order(self, found: BatchAtHand, first: int, next: int, share: int) -> JobRun | None:
-        """What of a stretch may go out with regard to its keys. Those in front that may not are
-        set aside; None if that is all of them."""
+        """The part of a range whose keys allow it to go out. Earlier jobs that may not are set
+        aside; None if none may."""
         order = self.jobs.order
         if order is None:
             return JobRun(found, first, min(next, first + share))

@@ -1,6 +1,5 @@
-"""All queues: who works in which, on what topics, and what follows when time, topics or jobs run
-out. A queue is a second kind of group: each message goes to one free worker, whatever the
-partition."""
+"""All queues: their workers and topics, and the effects of time, topics and jobs. A queue is a
+second kind of group: each message goes to one free worker, whatever the partition."""
 
 from __future__ import annotations
 
@@ -93,11 +92,11 @@ class Queues:
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
         self._ticking = False
-        # What queues that are deleted had counted: delivered, redelivered, and dead letters.
+        # Counts of deleted queues: delivered, redelivered, and dead letters.
         self._past = (0, 0, 0)
 
     def load(self) -> None:
-        """Brings back what is done and what has failed. What was out is handed out again."""
+        """Restores done and failed jobs. Leased jobs are handed out again."""
         for stored in self._ledger.load(self._known_until):
             queue = Queue(self, stored.name, stored.settings, stored.born)
             queue.durable = True
@@ -120,12 +119,12 @@ class Queues:
     def _known_until(self, name: str, number: int, index: int, epoch: int) -> int:
         topic = self._broker.catalog.find(name)
         if topic is None or topic.number != number or index >= len(topic.partitions):
-            # Of another topic, or of none: nobody asks for it.
+            # Of another topic, or of none: the answer is not used.
             return OFFSET_MAX
         return known_until(topic.partitions[index], epoch, self._broker.epoch)
 
     def _parted(self, queue: Queue, part: QueuePartition, reach: int) -> None:
-        """A crash took jobs that the queue knew. Those that have their offsets now are new."""
+        """A crash lost jobs that the queue knew. Jobs with their offsets are new ones."""
         partition = part.partition
         logger.warning(
             "the queue %s had come to offset %d of %s, of which a crash took the end: all that is "
@@ -147,8 +146,8 @@ class Queues:
     def work(
         self, key: int, wanted: Work, outlet: Outlet, reader: WorkerReader, client: str = ""
     ) -> tuple[BrokerSubscription, QueueSettings, list[Joined]]:
-        """A worker of a queue, and the topics that it works on; `start` sets it going. What
-        it needs is durable already if `prepare` was asked before."""
+        """Adds a worker to a queue, with its topics; `start` starts it. Its entries are already
+        durable if `prepare` was called before."""
         queue, topics = self.prepare(wanted, outlet)
         worker = self._worker(queue, wanted)
         subscription = BrokerSubscription(
@@ -164,8 +163,8 @@ class Queues:
         return subscription, queue.settings, joined
 
     def prepare(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[BrokerTopic]]:
-        """Writes down what a worker needs that is to come: the queue, and where it begins in each
-        partition. Raises what speaks against it."""
+        """Writes the entries for a future worker: the queue, and its start in each partition.
+        Raises if it may not join."""
         check_names(wanted, self.options)
         self._check_kind(wanted.queue)
         self._check_membership(wanted, outlet)
@@ -192,7 +191,7 @@ class Queues:
             worker.queue.workers.pop(worker.id, None)
 
     def leave(self, subscription: BrokerSubscription) -> None:
-        """A worker goes for good, and gives back what it has."""
+        """A worker leaves for good, and releases its jobs."""
         worker = self._stand_up(subscription)
         if worker is not None:
             logger.debug("queue %s: worker %s left", worker.queue.name, worker.id)
@@ -225,7 +224,7 @@ class Queues:
         return [topic for topic in found if takes_part(topic, wanted.target)]
 
     def _open(self, wanted: Work, topics: list[BrokerTopic]) -> Queue:
-        """The queue with its settings as the worker wants them, written down if they are new."""
+        """The queue with the worker's settings, written if they are new."""
         queue = self._queues.get(wanted.queue)
         before = QueueSettings() if queue is None else queue.settings
         settings = changed_queue_settings(before, wanted.settings)
@@ -253,7 +252,7 @@ class Queues:
         return queue
 
     def _write_new(self, queue: Queue) -> None:
-        """Its name is taken from now on; nobody is shown it, or works in it, before its entry is
+        """Its name is taken from now on. It is invisible and has no workers before its entry is
         durable."""
 
         def durable(fault: FanlogError | None) -> None:
@@ -281,7 +280,7 @@ class Queues:
         self._ledger.write([queue_entry(queue.name, settings, queue.born)], durable)
 
     def _check_membership(self, wanted: Work, outlet: Outlet) -> None:
-        """That there is room for the worker; nothing may change for one that there is not."""
+        """Checks that there is room for the worker; without room nothing may change."""
         queue = self._queues.get(wanted.queue)
         if queue is None:
             if len(self._queues) >= self.options.queues_max:
@@ -335,7 +334,8 @@ class Queues:
         return worker
 
     def _keep(self, queue: Queue, worker: QueueWorker, holds: tuple[HeldJobs, ...]) -> None:
-        """What a worker that comes back does not have was lost on its way: others may have it."""
+        """Jobs that a returning worker does not have were lost on their way: others may have
+        them."""
         kept: dict[tuple[int, int], list[OffsetRange]] = {}
         for held in holds:
             kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
@@ -351,7 +351,7 @@ class Queues:
         return self._followers.any_of(name)
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
-        """Whoever wants a topic of this name works on it from its first record."""
+        """Workers that want a topic of this name work on it from its first record."""
         for worker in self._followers.below(topic.name):
             if worker.reader is not None:
                 worker.reader.notice(Notice("parent", topic.name))
@@ -365,9 +365,8 @@ class Queues:
     def prepare_growth(
         self, topic: BrokerTopic, new: range, prepared: frozenset[str]
     ) -> frozenset[str]:
-        """Writes down, before there are new partitions, that whoever works on the topic begins
-        with their first record; which queues that was done for. One that nobody works in now must
-        not leave any out either."""
+        """Records, before there are new partitions, that queues on the topic start with their first
+        record. Returns those queues. A queue without workers must not skip any either."""
         if topic.settings.level is Durability.MEMORY:
             return frozenset()
         queues = [queue for queue in self._working_on(topic) if queue.name not in prepared]
@@ -425,7 +424,7 @@ class Queues:
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
     def _meet(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> list[QueuePartition]:
-        """A topic's partitions in a queue. Where those that are new begin is written down."""
+        """A topic's partitions in a queue. The start of new ones is written."""
         parts: list[QueuePartition] = []
         entries: list[Entry] = []
         for partition in topic.partitions:
@@ -441,8 +440,8 @@ class Queues:
         return parts
 
     def _is_whole(self, queue: Queue | None, topic: BrokerTopic) -> bool:
-        """Whether a queue that meets a topic works on all of it: one that is younger than the
-        queue, or one in which it may have begun before, and the ledger has lost where."""
+        """Whether a queue reads all of a new topic: one that is younger than the queue, or one
+        whose start the ledger may have lost."""
         newer = queue is not None and queue.is_older_than(topic)
         return newer or self._ledger.may_have_lost(topic.number)
 
@@ -457,7 +456,7 @@ class Queues:
     def settle(
         self, subscription: BrokerSubscription, settle: Settle, answer: SettleAnswer
     ) -> None:
-        """Takes a worker's outcomes; they are answered when they are written down."""
+        """Takes a worker's outcomes; it gets an answer when they are durable."""
         worker = self._workers.get(subscription)
         if worker is None:
             raise LeaseLostError(
@@ -467,8 +466,8 @@ class Queues:
         self._settle(worker, settle, answer)
 
     def settle_kept(self, settle: Settle, answer: SettleAnswer) -> None:
-        """The same for jobs of a worker that left the queue and kept them. One that has none any
-        more is not known; its outcomes still count as far as they can."""
+        """The same for jobs of a worker that left the queue and kept them. A worker without jobs is
+        unknown; its outcomes still count where they can."""
         queue = self._get(settle.queue)
         worker = queue.workers.get(settle.worker) or QueueWorker(queue, settle.worker)
         self._settle(worker, settle, answer)
@@ -503,7 +502,7 @@ class Queues:
     def failed(
         self, queue: Queue, part: QueuePartition, again: list[JobSpan], dead: list[JobSpan]
     ) -> None:
-        """Leases ran out. That has happened, and is written down when it can be."""
+        """Leases expired. This is written as soon as possible."""
         if part.partition.durability is not Durability.MEMORY:
             failures = [
                 JobFailure(span.first, span.next, span.failures, span.due_us, span.reason)
@@ -521,8 +520,8 @@ class Queues:
     # Time
 
     def tick(self) -> None:
-        """Lets every queue look at its clock, very many of them in slices. If the last time is not
-        over yet, that one goes on."""
+        """Lets every queue expire its leases, very many of them in slices. If the last pass is not
+        over yet, it continues."""
         self._dead_letter_moves.tick()
         if not self._ticking:
             self._ticking = True
@@ -583,14 +582,14 @@ class Queues:
         return await describe_queue(self._broker, self._get(name), self.monotonic_us())
 
     async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
-        """Moves a queue without workers: what is at or past the new place is to be done, again if
-        it was done; what is before it is done."""
+        """Resets a queue without workers: jobs at or after the new position are to be done, again
+        if they were done; earlier ones are done."""
         queue = self._get(wanted.group)
         self._check_idle(queue)
         steps = await plan_queue_reset(self._broker, queue, wanted)
         if wanted.dry_run:
             return steps
-        # The places were looked up in threads: somebody may have come meanwhile.
+        # The positions were looked up in threads: a worker may have joined meanwhile.
         self._check_idle(self._get(wanted.group))
         anew = [self._anew(queue, step) for step in steps]
 
@@ -633,7 +632,7 @@ class Queues:
             redelivered + queue.redelivered,
             dead_lettered + queue.dead_lettered,
         )
-        # What is still on its way to the dead letters must not count for one of the same name.
+        # Pending dead letters must not count for a later queue of the same name.
         for part in list(queue.partitions.values()):
             queue.drop_partition(part)
 
@@ -659,6 +658,6 @@ class Queues:
                 continue
             yield queue_entry(queue.name, queue.settings, queue.born)
             for part in list(queue.kept_partitions()):
-                # One that is gone by now must not come back behind the entry that took it out.
+                # A deleted queue must not be written after the entry that deleted it.
                 if self._queues.get(queue.name) is queue and queue.has(part):
                     yield self._ledger.partition_entry(queue.name, queue.stored(part))

@@ -16,7 +16,7 @@ _BLOCK_MAX = 2048
 
 
 class Due(NamedTuple):
-    """A moment of a clock, in microseconds, and the offset of what is due then."""
+    """A time in microseconds, and the offset of the message that is due then."""
 
     moment_us: int
     offset: int
@@ -34,7 +34,8 @@ class _Block:
         return Due(self.moments[0], self.offsets[0])
 
     def find(self, due: Due) -> int:
-        """Where an entry is, or belongs. Offsets are in order among those of the same moment."""
+        """The position of an entry, or where it belongs. Offsets are in order within the same
+        time."""
         moments = self.moments
         first = bisect_left(moments, due.moment_us)
         end = bisect_right(moments, due.moment_us, first)
@@ -122,7 +123,7 @@ class DueOrder:
             del self._blocks[i], self._moments[i]
 
     def take(self, until_us: int, most: int) -> list[Due]:
-        """Takes out what is due by a moment, in order, as many as are wanted."""
+        """Takes out the entries that are due by a time, in order, up to a number."""
         taken: list[Due] = []
         while self._blocks and self._moments[0] <= until_us and len(taken) < most:
             block = self._blocks[0]
@@ -134,7 +135,7 @@ class DueOrder:
         return taken
 
     def after(self, due: Due) -> Iterator[Due]:
-        """The entries behind one, which need not be there. They must not change meanwhile."""
+        """The entries after one, which need not exist. They must not change meanwhile."""
         if not self._blocks:
             return
         i = self._block_of(due)

@@ -43,7 +43,7 @@ class Waker(Protocol):
 
 
 class ScheduleFollower:
-    """`next` is the offset behind all that was taken in."""
+    """`next` is the offset after everything that was taken in."""
 
     def __init__(
         self, waker: Waker, partition: Partition, runtime: Runtime, slices: Slices, taker: Taker
@@ -68,7 +68,7 @@ class ScheduleFollower:
         return self._busy or self.next < self._partition.visible_end
 
     def when_caught_up(self, call: Callable[[], None]) -> None:
-        """Calls when all that is visible now is taken in."""
+        """Calls back when everything that is visible now is taken in."""
         if self.behind:
             self._waiting.append((self._partition.visible_end, call))
         else:
@@ -94,7 +94,7 @@ class ScheduleFollower:
         self._waker.reading.when_more(partition, self.wake)
 
     def resume(self) -> None:
-        """Takes in what is visible, a slice at a time."""
+        """Takes in visible records, a slice at a time."""
         if self._busy or self._waker.draining or self._runtime.work_us() < self._not_before_us:
             return
         partition = self._partition

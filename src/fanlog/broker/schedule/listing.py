@@ -22,7 +22,7 @@ from fanlog.model import MIB, PendingMessage
 ListingDone = Callable[[ScheduledPage | FanlogError], None]
 
 _BEGIN = Due(-1, -1)
-# What is read for one page, unless a single message is larger.
+# Bytes read for one page, unless a single message is larger.
 _PAGE_BYTES = 8 * MIB
 
 
@@ -52,7 +52,7 @@ class _ListingPosition:
 
 
 class PendingListing:
-    """Lists what is pending. `epoch` is this start's: a place means nothing in another."""
+    """Lists pending messages. `epoch` is this start's: a position has no meaning in another."""
 
     def __init__(
         self, pending: Pending, records: ScheduleRecords, runtime: Runtime, epoch: int

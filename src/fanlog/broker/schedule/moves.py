@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-# What is moved together: some 2 ms of the loop.
+# Messages moved together: about 2 ms of the loop.
 _MOVE_RECORDS = 250
 _MOVE_BYTES = 512 * KIB
-# What is read at once, unless a single message is larger.
+# Bytes read at once, unless a single message is larger.
 _READ_BYTES = 4 * MIB
 # Messages that were replaced, and whose end a move writes with its own.
 SUPERSEDED_MAX = 4000
 # Transactions under way. One that waits for the disk does not hold up the next.
 _MOVES_MAX = 8
-# What could not be moved is tried again after this, and where only an operator can help, later.
+# The wait before another try to move messages, and a longer one if only an operator can help.
 _RETRY_SECONDS = 1.0
 _REFUSED_SECONDS = 10.0
 # Faults of a message, or of its topic's settings: no retry helps.
@@ -78,7 +78,7 @@ Next = tuple[bytes, bytes, int]
 
 
 class _Over(NamedTuple):
-    """A record that is over with this move, and what follows it."""
+    """A record that ends with this move, and the one that follows it."""
 
     id: bytes
     entry: PendingEntry
@@ -90,12 +90,12 @@ class Runs(Protocol):
     """What a schedule does when a run is due; see `recurring.py`."""
 
     def run(self, record: DelayedRecord, delayed: Delayed, /) -> tuple[bool, Next | None]:
-        """Whether it happens, and what comes next."""
+        """Whether the run happens, and the next run."""
         ...
 
 
 class Moves:
-    """`moving` are the offsets of messages that nobody can cancel any more."""
+    """`moving` has the offsets of messages that can't be cancelled any more."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Moves:
         self.held_up: dict[str, str] = {}
 
     def begin(self, partition: Partition) -> bool:
-        """Begins to move some of what is due; False if nothing is, or enough is under way."""
+        """Starts to move some due messages; False if none is due, or enough moves are under way."""
         if self._under_way >= _MOVES_MAX:
             return False
         taken = self._pending.take_due(_MOVE_RECORDS)
@@ -163,7 +163,7 @@ class Moves:
             _, id = split_key(record.key)
             entry = self._pending.find(id)
             if entry is None or entry.offset != record.offset:
-                # Another has taken its place since it was due.
+                # Another message has replaced it since it was due.
                 self.superseded[record.key] = None
                 continue
             over = _Over(id, entry, record)
@@ -249,7 +249,7 @@ class _Move:
         self.producer_id = PRODUCER_ID_MAX + 1 + secrets.randbits(63)
 
     def add(self, over: _Over) -> None:
-        """Takes a message in. Raises what keeps it from being moved now."""
+        """Adds a message. Raises if it can't be moved now."""
         try:
             delayed = decode_delayed(over.record.value)
         except FormatError:
@@ -269,7 +269,7 @@ class _Move:
     def _send(self, message: DueMessage) -> None:
         topic = message.delayed.topic
         try:
-            # A topic that has gone is made anew, as publishing to it would make it.
+            # A deleted topic is created again, as publishing would do.
             target = self._broker.open_topic(check_public_name(topic), create=True)
             partition, priority = pick_partition(target, message), message.delayed.priority
             _check(partition, message)
@@ -355,7 +355,7 @@ class _Move:
 
 
 def _check(partition: Partition, message: DueMessage) -> None:
-    """Raises what is wrong with a message for its topic, or with the topic."""
+    """Raises the error of a message for its topic, or of the topic."""
     settings, failure = partition.topic.settings, partition.log.failure
     if failure is not None:
         raise type(failure)(str(failure))

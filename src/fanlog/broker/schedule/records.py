@@ -22,7 +22,7 @@ _READ_BYTES = 256 * 1024
 
 
 class DelayedRecord(NamedTuple):
-    """A delayed message as it stands in the log; see `fanlog.format.schedules`."""
+    """A delayed message as in the log; see `fanlog.format.schedules`."""
 
     offset: int
     key: bytes
@@ -32,7 +32,7 @@ class DelayedRecord(NamedTuple):
 
 
 class DelayedRecordsFound(NamedTuple):
-    """Records, and the offsets of those that were too much to be read together with them."""
+    """Records, and the offsets of those that did not fit."""
 
     records: list[DelayedRecord]
     unread: list[int]
@@ -77,8 +77,8 @@ class ScheduleRecords:
     def read(
         self, partition: Partition, offsets: Sequence[int], bytes_max: int, done: RecordsDone
     ) -> None:
-        """Hands the records at these offsets to `done`, in their order, up to about so many bytes.
-        One that is not there any more, or is damaged, is left out."""
+        """Calls `done` with the records at these offsets, in order, up to about `bytes_max`.
+        Missing or damaged records are left out."""
         kept = self._kept
         missing = [] if self.keep_all else [offset for offset in offsets if offset not in kept]
         if not missing:

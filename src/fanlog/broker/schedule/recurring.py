@@ -59,7 +59,7 @@ _EVERY_SECONDS_MAX = 10 * 366 * 24 * 3600
 _MISSED_US = 60 * _SECOND_US
 # Enough to list all minutes and days. It is parsed on the loop, and written with each run.
 _CRON_CHARACTERS_MAX = 1024
-# What one answer lists.
+# Schedules in one answer.
 _PAGE = 500
 
 
@@ -80,7 +80,7 @@ def next_run_us(repeat: Repeat, due_us: int, now_us: int) -> int | None:
 
 
 def checked_repeat(wanted: AddSchedule) -> Repeat:
-    """How a schedule repeats, or an error that says what is wrong."""
+    """How a schedule repeats. Raises an error that names the invalid field."""
     if bool(wanted.cron) == (wanted.every_seconds > 0):
         raise InvalidArgumentError(
             "A schedule needs either a cron expression or an interval: give cron or every_seconds."
@@ -261,7 +261,7 @@ class Recurring:
         records: list[tuple[bytes, bytes | None, int]],
         done: Callable[[FanlogError | None], None],
     ) -> None:
-        """Writes records in place of the run that waits, together with its end."""
+        """Writes records that replace the waiting run, together with its end."""
         former = self._pending.find(id)
         if former is not None:
             # From now on it is not due: a run that went out meanwhile would come back.

@@ -59,7 +59,7 @@ _SETTINGS = TopicSettings(
 _SETTINGS_IN_MEMORY = TopicSettings(
     durability="memory", retention_seconds=0, tail_bytes=64 * KIB, message_bytes_max=64 * MIB
 )
-# When so little of what is read ahead is left, the next stretch is read.
+# With this little read ahead, the next range is read.
 _AHEAD_SECONDS_MIN = 1.0
 _AHEAD_SECONDS = 5.0
 # Records of a read ahead. One pass over the log brings all of them.
@@ -97,17 +97,17 @@ class Schedule:
         self._turns = count()
         self._writing_over = False
         self._loaded = False
-        # Whether what was there at the start is still being read.
+        # Whether the messages from before the start are still being read.
         self._reads_start = False
         self._reading_ahead = False
-        # Whether what is due now was read ahead, as far as there is room for it.
+        # Whether the messages due now were read ahead, as far as there is room.
         self._was_read = False
         self._ahead_until_us = 0
 
     # What is there
 
     def load(self) -> None:
-        """Begins to read what the topic holds, if it is there. All else goes on meanwhile."""
+        """Starts to read the topic, if it exists. Everything else continues meanwhile."""
         topic = self._broker.catalog.find(SCHEDULED_TOPIC)
         if topic is not None:
             self._claimed = self._find_claimed(topic)
@@ -146,7 +146,7 @@ class Schedule:
 
     @property
     def ready(self) -> bool:
-        """Whether all that is visible is known."""
+        """Whether everything visible is known."""
         return self._follower is not None and not self._follower.behind
 
     def when_ready(self, call: Callable[[], None]) -> None:
@@ -212,7 +212,7 @@ class Schedule:
         )
 
     def _bytes(self) -> int:
-        """What they take: on disk, or without one in memory, where the log keeps few of them."""
+        """Their size: on disk, or without one in memory, where the log keeps few of them."""
         if self._partition is None:
             return 0
         return self.records.kept_bytes if self.records.keep_all else self._partition.log.bytes
@@ -269,12 +269,12 @@ class Schedule:
     # What falls due
 
     def tick(self) -> None:
-        """Moves what is due. The node calls this every 20 ms."""
+        """Moves due messages. The node calls this every 20 ms."""
         follower, partition = self._follower, self._partition
         if follower is None or partition is None or self._broker.draining:
             return
         follower.resume()
-        # Before all is known, what seems to wait may be over further on.
+        # Before everything is known, a message that seems to wait may have ended later in the log.
         self._loaded = self._loaded or not follower.behind
         if not self._loaded:
             return
@@ -322,8 +322,8 @@ class Schedule:
         self.write([(key, None, 0) for key in keys], written)
 
     def write(self, records: Iterable[tuple[bytes, bytes | None, int]], done: Done) -> None:
-        """Writes records of the broker's own: key, value and time. `done` hears when they are as
-        safe as they must be, or why they are not written."""
+        """Writes records of the broker itself: key, value and time. Calls `done` when they are
+        durable enough, or with the error."""
         topic = self.open()
         keys, values, times = zip(*records, strict=True)
         batch = encode_batch(values, keys=keys, event_times_us=times, topic=topic.number)
@@ -331,7 +331,7 @@ class Schedule:
         self._intake.take(batch, 0, BatchAnswers(1, done), reserved=True)
 
     def _read_ahead(self, partition: Partition) -> None:
-        """Has the records at hand that will be due within some seconds."""
+        """Reads ahead the records that will be due within some seconds."""
         if self._reading_ahead or self.records.keep_all:
             return
         self._reading_ahead = True
@@ -426,7 +426,7 @@ class Schedule:
         return moving or id in self.recurring.changing
 
     def page(self, wanted: ListScheduled, listed: ListingDone) -> None:
-        """Hands a page of what waits to `listed`."""
+        """Calls `listed` with a page of waiting messages."""
 
         def ready() -> None:
             if self._partition is None:
