@@ -3,6 +3,7 @@ and with links that lead somewhere. `board.visit` looks for errors besides."""
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import urljoin
 
 import pytest
@@ -13,7 +14,8 @@ from tests.dashboard.boards import DESKTOP, PHONE, Board, axe, fits
 from tests.dashboard.conftest import Dashboard
 from tests.dashboard.page_list import DASHBOARD, listed_pages, settled, swept_pages
 
-LOOKS: list[tuple[str, ViewportSize]] = [
+Colours = Literal["light", "dark"]
+LOOKS: list[tuple[Colours, ViewportSize]] = [
     ("light", DESKTOP),
     ("dark", DESKTOP),
     ("dark", PHONE),
@@ -35,34 +37,43 @@ def test_every_module_of_a_page_is_used() -> None:
 
 
 @pytest.mark.parametrize("path", swept_pages())
-async def test_a_page_can_be_read_in_every_look(dashboard: Dashboard, path: str) -> None:
-    faults: list[str] = []
+async def test_a_page_can_be_read_in_every_look_and_leads_somewhere(
+    dashboard: Dashboard, path: str
+) -> None:
+    """Both with one broker and one page: to fill a broker takes longer than to look at it."""
     async with dashboard(flowing=True) as board, board.visit(path) as page:
-        for colours, size in LOOKS:
-            await page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]
-            await page.set_viewport_size(size)
-            await settled(page)
-            for check in (fits, axe):
-                try:
-                    await check(page)
-                except AssertionError as fault:
-                    faults.append(f"{path}, {colours}, {size['width']} px wide: {fault}")
-    assert not faults, "\n".join(faults)
-
-
-@pytest.mark.parametrize("path", swept_pages())
-async def test_the_links_of_a_page_lead_somewhere(dashboard: Dashboard, path: str) -> None:
-    async with dashboard(flowing=True) as board, board.visit(path) as page:
+        faults = [fault for look in LOOKS for fault in await _faults(page, path, *look)]
+        assert not faults, "\n".join(faults)
+        await page.emulate_media(color_scheme="light")
+        await page.set_viewport_size(DESKTOP)
         await settled(page)
-        links = await page.eval_on_selector_all(
-            "a[href]", "links => links.map(link => link.getAttribute('href'))"
-        )
-        assert links
-        for link in _one_of_each_kind(links):
-            if link.startswith("#/"):
-                await _leads_somewhere(page, link)
-            else:
-                await _answers(board, link)
+        await _follow_links(board, page)
+
+
+async def _faults(page: Page, path: str, colours: Colours, size: ViewportSize) -> list[str]:
+    """What keeps somebody from reading the page with these colours on such a screen."""
+    faults: list[str] = []
+    await page.emulate_media(color_scheme=colours)
+    await page.set_viewport_size(size)
+    await settled(page)
+    for check in (fits, axe):
+        try:
+            await check(page)
+        except AssertionError as fault:
+            faults.append(f"{path}, {colours}, {size['width']} px wide: {fault}")
+    return faults
+
+
+async def _follow_links(board: Board, page: Page) -> None:
+    links = await page.eval_on_selector_all(
+        "a[href]", "links => links.map(link => link.getAttribute('href'))"
+    )
+    assert links
+    for link in _one_of_each_kind(links):
+        if link.startswith("#/"):
+            await _leads_somewhere(page, link)
+        else:
+            await _answers(board, link)
 
 
 def _one_of_each_kind(links: list[str]) -> list[str]:
