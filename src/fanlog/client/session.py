@@ -16,8 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from fanlog.client.core.client_core import ClientCore
-from fanlog.client.core.events import Draining, Event, RequestFailed, Welcomed
+from fanlog.client.core.events import Draining, Event, RequestFailed, Revoked, Welcomed
 from fanlog.client.core.handshake import no_greeting
+from fanlog.client.core.losses import PartitionLosses
 from fanlog.client.core.requests import may_ask_again
 from fanlog.client.core.states import CONVERSING, ConnectionState
 from fanlog.client.core.timing import ConnectAttempts, HeartbeatStep, LoginPlan
@@ -89,6 +90,7 @@ class ClientSession:
         self._options = options
         self._core = ClientCore(options, verify=verify)
         self._login = LoginPlan(refreshable=is_refreshable(options))
+        self._losses = PartitionLosses()
         self._link: Link | None = None
         self._welcomed: asyncio.Future[messages.Welcome] | None = None
         self._link_up = asyncio.Event()
@@ -299,6 +301,9 @@ class ClientSession:
                 if self._welcomed is not None and not self._welcomed.done():
                     self._welcomed.set_exception(error)
                 self._hooks.heard(event)
+            case Revoked(_, revoke):
+                self._losses.note(revoke)
+                self._hooks.heard(event)
             case Draining(reason):
                 logger.info("%s", reason)
                 self._link_up.clear()
@@ -326,8 +331,10 @@ class ClientSession:
     ) -> bytes:
         """Sends a request when there is a connection, and again if it is lost before the answer;
         `repeat` is off for requests that must not be sent twice."""
+        losses = self._losses.before(message)
         while True:
             await self.connection()
+            self._losses.check(message, losses)
             try:
                 return await self.request_now(
                     kind, message, aux=aux, on_answer=on_answer, timeout_seconds=timeout_seconds
