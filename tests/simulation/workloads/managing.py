@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import fanlog
 from tests.simulation.workload import Workload, ensure, read_all
 
-_NAMES = tuple(f"topic.{number}" for number in range(4))
+_NAMES = 4
 
 
 @dataclass(slots=True)
 class Known:
-    """What is known of a topic. `exists` is None after a request that nobody saw answered."""
+    """What is known of a topic. `exists` is None after a request that nobody saw answered, or that
+    was sent twice: a copy of it may be on its way still."""
 
     exists: bool | None = False
     partitions: int = 0
@@ -28,7 +29,15 @@ class Known:
 
 class Managing(Workload):
     async def prepare(self, client: fanlog.Client) -> None:
-        self.known = {name: Known() for name in _NAMES}
+        self.known: dict[str, Known] = {}
+        self._names: list[str] = []
+        for _ in range(_NAMES):
+            self._add_name()
+
+    def _add_name(self) -> None:
+        name = f"topic.{len(self.known)}"
+        self.known[name] = Known()
+        self._names.append(name)
 
     def begin(self) -> None:
         self.actor("manager", self._manage)
@@ -43,9 +52,13 @@ class Managing(Workload):
                 await asyncio.sleep(self.dice.uniform(0, 0.02))
 
     async def _step(self, client: fanlog.Client) -> None:
-        name = self.dice.choice(_NAMES)
-        await self._look(client, name)
+        name = self.dice.choice(self._names)
         known = self.known[name]
+        if known.exists is None:
+            # Nobody knows when the last request is done with it: another takes its place.
+            self._names.remove(name)
+            self._add_name()
+            return
         if not known.exists:
             await self._create(client, name)
         elif self.dice.random() < 0.2:
@@ -56,23 +69,11 @@ class Managing(Workload):
             await self._publish(client, name, known)
         self.world.note(f"{name} is {self.known[name].exists}, {self.known[name].partitions}")
 
-    async def _look(self, client: fanlog.Client, name: str) -> None:
-        """What became of a request that nobody saw answered."""
-        known = self.known[name]
-        if known.exists is None:
-            found = [topic for topic in await client.topics(name) if topic.name == name]
-            known.exists = bool(found)
-            if found:
-                known.partitions = len(found[0].partitions)
-                known.partitions_max = max(known.partitions, known.partitions_max)
-            else:
-                self.known[name] = Known()
-
     async def _create(self, client: fanlog.Client, name: str) -> None:
-        partitions = self.dice.randint(1, 2)
-        known = self.known[name] = Known(None, partitions, partitions)
-        await client.create_topic(name, partitions=partitions, durability="fsync", exist_ok="any")
-        known.exists = True
+        wanted, reconnects = self.dice.randint(1, 2), client.reconnects
+        known = self.known[name] = Known(None, wanted, wanted)
+        await client.create_topic(name, partitions=wanted, durability="fsync", exist_ok="any")
+        known.exists = True if client.reconnects == reconnects else None
         self.acknowledged += 1
 
     async def _grow(self, client: fanlog.Client, name: str, known: Known) -> None:
