@@ -166,7 +166,7 @@ class ServedSettings:
                 raise InvalidArgumentError(
                     f"There is no option {name!r}{did_you_mean(name, wanted)}"
                 )
-            self._check_place(setting, temporary=temporary)
+            self._check_source(setting, temporary=temporary)
             option = setting.option
             if value is None:
                 wanted[path] = Setting(option, option.default)
@@ -176,7 +176,7 @@ class ServedSettings:
             wanted[path] = Setting(option, option.read_flag(value, path), source, where)
         return wanted
 
-    def _check_place(self, setting: Setting, *, temporary: bool) -> None:
+    def _check_source(self, setting: Setting, *, temporary: bool) -> None:
         option = setting.option
         if temporary and not option.live:
             raise ConfigError(

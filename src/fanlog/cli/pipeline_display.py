@@ -125,11 +125,11 @@ class Watching:
         else:
             known = before.offsets if before else {}
             taken = {
-                place: max(0, offset - known.get(place, bounds.starts.get(place, 0)))
-                for place, offset in some.offsets.items()
+                partition: max(0, offset - known.get(partition, bounds.starts.get(partition, 0)))
+                for partition, offset in some.offsets.items()
             }
-            for place, count in taken.items():
-                self._taken[place] = max(count, self._taken.get(place, 0))
+            for partition, count in taken.items():
+                self._taken[partition] = max(count, self._taken.get(partition, 0))
             records = sum(taken.values()) if taken else None
         rate = self._rate(some.name, records or 0)
         return Seen(some.name, some.batch, records, rate, some.lag(bounds.ends))
@@ -180,7 +180,7 @@ class Lines:
 
 
 class LiveDisplay:
-    """Progress as a table that changes in its place, and goes when it is over."""
+    """Progress as a table that updates in place, and disappears at the end."""
 
     def __init__(self, watching: Watching, console: Console) -> None:
         self._watching = watching

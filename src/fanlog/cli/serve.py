@@ -177,12 +177,12 @@ async def _serve(
 
 
 def check_ports(config: Config) -> None:
-    places = [
+    ports = [
         ("Fanlog's own clients", "--port", config.listener.host, config.listener.port),
         ("Redis clients", "--redis-port", config.redis.host, config.redis.port),
         ("HTTP clients", "--http-port", config.web.host, config.web.port),
     ]
-    for (who, flag, host, port), (others, other_flag, *other) in combinations(places, 2):
+    for (who, flag, host, port), (others, other_flag, *other) in combinations(ports, 2):
         if port > 0 and [host, port] == other:
             raise ConfigError(
                 f"{who} and {others} can't have the same port, {port}: give each another, with "

@@ -68,8 +68,8 @@ class Settings:
         document: dict[str, Any] = {**self.tables}
         for setting in self.by_path.values():
             section = setting.option.section
-            place = document.setdefault(section, {}) if section else document
-            place[setting.option.name] = setting.value
+            table = document.setdefault(section, {}) if section else document
+            table[setting.option.name] = setting.value
         return msgspec.convert(document, Config)
 
 
@@ -214,8 +214,8 @@ def check_tables(name: str, content: Any) -> Iterator[ConfigError]:
         except msgspec.ValidationError as fault:
             said = str(fault).split(" - at ")[0]
             at = str(fault).partition("$.")[2].rstrip("`")
-            place = f"{name}.{one}" + (f".{at}" if at else "")
-            yield ConfigError(f"{place}: {said}. See docs/security.md for what may be there.")
+            path = f"{name}.{one}" + (f".{at}" if at else "")
+            yield ConfigError(f"{path}: {said}. See docs/security.md for the allowed fields.")
 
 
 def _checked(section: str, name: str, given: Any) -> GivenOption | ConfigError:

@@ -167,13 +167,13 @@ class _Ends:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def place(self, topic: str, partition: int) -> int:
+    def end_of(self, topic: str, partition: int) -> int:
         """The end of a partition; 0 where nothing more of it is wanted."""
         return self._left.get((topic, partition), 0)
 
     def passed(self, topic: str, partition: int, offset: int) -> None:
         """The next offset of this partition is now `offset`."""
-        if offset >= self.place(topic, partition):
+        if offset >= self.end_of(topic, partition):
             self._left.pop((topic, partition), None)
 
     def topics(self) -> set[str]:
@@ -249,7 +249,7 @@ async def _read_up_to(
         except TimeoutError:
             await _drop_what_is_gone(client, ends)
             continue
-        end = ends.place(batch.topic, batch.partition)
+        end = ends.end_of(batch.topic, batch.partition)
         messages = [message for message in batch.messages if message.offset < end]
         messages = messages[: count - shown] if count else messages
         show(messages)

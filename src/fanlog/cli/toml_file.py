@@ -58,11 +58,11 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def _want(document: dict[str, Any], section: str, name: str, value: TomlValue | None) -> None:
-    place = document.setdefault(section, {}) if section else document
+    table = document.setdefault(section, {}) if section else document
     if value is None:
-        place.pop(name, None)
+        table.pop(name, None)
     else:
-        place[name] = copy.copy(value)
+        table[name] = copy.copy(value)
 
 
 def _change(lines: list[str], section: str, name: str, value: TomlValue | None) -> None:
@@ -84,7 +84,7 @@ def _change(lines: list[str], section: str, name: str, value: TomlValue | None) 
             lines[at] = f"{found[1]}{write_value(value)}{parts['rest']}"
         return
     if value is not None:
-        lines.insert(_place(lines, begin, end, name), f"{name} = {write_value(value)}")
+        lines.insert(_line_for(lines, begin, end, name), f"{name} = {write_value(value)}")
 
 
 def _section(lines: list[str], section: str) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def _section(lines: list[str], section: str) -> tuple[int, int]:
     return (begin, len(lines)) if begin >= 0 else (-1, -1)
 
 
-def _place(lines: list[str], begin: int, end: int, name: str) -> int:
+def _line_for(lines: list[str], begin: int, end: int, name: str) -> int:
     """Where a new option goes: behind its line that is commented out, or behind the last option."""
     commented = re.compile(rf"\s*#\s*{name}\s*=")
     for at in range(begin, end):
@@ -121,7 +121,7 @@ def write_value(value: TomlValue) -> str:
 
 
 def replace(path: Path, text: str, *, mode: int | None = None) -> None:
-    """Puts a text in the place of a file: after a power cut there is the old one or the new one. It
+    """Replaces a file: after a power cut there is the old one or the new one. It
     keeps who may read it. Raises ConfigError, and then nothing has changed."""
     # A link stays a link.
     target = os.path.realpath(path)

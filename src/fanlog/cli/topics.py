@@ -370,8 +370,10 @@ def truncate(
 
     offsets = with_client(url, look)
     if not yes:
-        places = ", ".join(f"{o:,} in partition {p}" for p, o in offsets.items())
-        if not typer.confirm(f"Delete what is before offset {places} for good?", err=True):
+        offsets_shown = ", ".join(f"{o:,} in partition {p}" for p, o in offsets.items())
+        if not typer.confirm(
+            f"Delete the messages before offset {offsets_shown} for good?", err=True
+        ):
             err().print("Nothing was deleted.")
             raise typer.Exit(ExitCode.FAILED)
 
