@@ -72,9 +72,7 @@ def test_a_replay_that_is_interrupted_and_then_killed_writes_every_record_once(
         # A chunk is written, and not noted yet: it is paused for its rate.
         code = program.interrupt()
     assert code == ExitCode.INTERRUPTED, program.said()
-    assert program.said().endswith(
-        "replay is stopped. Run it again to resume.\n"
-    )
+    assert program.said().endswith("replay is stopped. Run it again to resume.\n")
     assert condition(state, run_of(state)) == "stopped"
     assert is_gone(run_of(state).pid)
     first = written()
