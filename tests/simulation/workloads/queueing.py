@@ -2,8 +2,9 @@
 
 - a job whose ack was acknowledged is not handed out again;
 - every job is done, or a dead letter, or still there;
-- a rejected job is a dead letter;
-- with `ordered`, workers have one job of a key at a time, in the order of its partition.
+- a rejected job is a dead letter.
+
+Order per key is not checked yet: `ordered` only takes other paths through the queue.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 (docs/transactions.md):
 
 - all of a transaction is stored, or nothing;
-- a transaction of an id is stored once, however often and by whomever it is tried;
-- one that was aborted is not stored.
+- a transaction of an id is stored once, however often and by whomever it is tried.
+
+That an aborted one is not stored is not checked yet: the process before may have committed its id.
 """
 
 from __future__ import annotations
