@@ -90,7 +90,7 @@ async def test_redis_clients_of_two_edges_and_native_ones_hear_each_other() -> N
 async def test_messages_to_very_many_channels_are_all_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanlog.edge.redis_port._LANES_MAX", 4)
+    monkeypatch.setattr("fanlog.edge.redis_port._GATHERING_MAX", 4)
     async with (
         broker_at() as broker,
         RedisStand(f"fanlog://127.0.0.1:{broker.listen().port}") as one,

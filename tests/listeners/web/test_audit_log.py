@@ -27,14 +27,18 @@ def entry(number: int, **fields: Any) -> AuditEntry:
     return AuditEntry(time=f"2026-01-01T00:00:{number % 60:02}Z", **(given | fields))
 
 
-def write(site: Site, values: list[bytes]) -> None:
+async def write(site: Site, values: list[bytes]) -> None:
     """Puts records into the topic, as somebody who can write to the disk would."""
+    loop = asyncio.get_running_loop()
+    written: list[asyncio.Future[object]] = []
     core = site.listener.core
     audit: Any = core.audit
     partition = core.internal.make_kept(AUDIT_TOPIC, audit._settings)
     for at in range(0, len(values), 100):
         batch = encode_batch(values[at : at + 100])
-        core.internal.write_internal(partition, batch, lambda fault: None)
+        written.append(loop.create_future())
+        core.internal.write_internal(partition, batch, written[-1].set_result)
+    assert not any(await asyncio.gather(*written))
 
 
 def chain(count: int) -> list[bytes]:
@@ -97,7 +101,7 @@ async def test_a_search_finds_what_fits(serving: Serving, query: str, expected: 
         entry(5, result="failed", user="shop"),
     ]
     async with serving() as site:
-        write(site, link(Head(), entries)[0])
+        await write(site, link(Head(), entries)[0])
         found = await ask(site, f"search?{query}")
         assert [record["seq"] for record in found["records"]] == expected
         assert found["total"] == 6
@@ -108,7 +112,7 @@ async def test_a_search_has_pages_and_looks_at_a_bounded_number(
 ) -> None:
     monkeypatch.setattr(audit_log, "_SEARCHED_MAX", 300)
     async with serving() as site:
-        write(site, chain(1000))
+        await write(site, chain(1000))
         found = await ask(site, "search?name=t7&limit=5")
         assert (found["records"], found["next"], found["searched"]) == ([], 500, 500)
         before, seen = found["next"], 0
@@ -128,7 +132,7 @@ async def test_a_search_has_pages_and_looks_at_a_bounded_number(
 async def test_a_whole_chain_is_verified_in_parts(serving: Serving, tmp_path: Path) -> None:
     async with serving(path=tmp_path) as site:
         values = chain(450)
-        write(site, values)
+        await write(site, values)
         parts, records = await check(site)
         assert all(part["ok"] for part in parts)
         assert len(parts) == 5
@@ -145,7 +149,7 @@ async def test_a_changed_record_is_found_wherever_it_is(serving: Serving, bad: i
     values = chain(250)
     values[bad] = values[bad].replace(b"topic.create", b"topic.delete")
     async with serving() as site:
-        write(site, values)
+        await write(site, values)
         head = link(Head(), (entry(number) for number in range(250)))[1]
         # Of the last record only a head that was kept elsewhere tells.
         parts, _ = await check(site, f"&head={head}")
@@ -158,14 +162,14 @@ async def test_a_changed_record_is_found_wherever_it_is(serving: Serving, bad: i
 async def test_a_log_that_was_cut_off_or_holds_rubbish_is_found(serving: Serving) -> None:
     async with serving() as site:
         head = link(Head(), (entry(number) for number in range(250)))[1]
-        write(site, chain(240))
+        await write(site, chain(240))
         parts, _ = await check(site, f"&head={head}")
         assert [part["ok"] for part in parts] == [True, True, False]
         assert "missing at the end" in parts[-1]["faults"][0]["sentence"]
     async with serving() as site:
         values = chain(150)
         values[99] = b"rubbish"
-        write(site, values)
+        await write(site, values)
         parts, _ = await check(site)
         assert parts[0]["faults"][0]["seq"] == 99
         assert (await ask(site, "search"))["unreadable"] == 0
@@ -187,7 +191,7 @@ async def test_a_log_that_was_cut_off_or_holds_rubbish_is_found(serving: Serving
 )
 async def test_wrong_parameters_are_refused(serving: Serving, path: str) -> None:
     async with serving() as site:
-        write(site, chain(1))
+        await write(site, chain(1))
         async with site.http.get(f"/v1/audit/{path}") as answer:
             assert answer.status == 400, await answer.text()
 
