@@ -41,6 +41,7 @@ from fanlog.broker.messages.publish_log import PublishLog
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
 from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.turns import SyncGroup, Turns
@@ -116,6 +117,8 @@ class BrokerCore:
     _looked_for_room_us = 0
     # Whether it is about to stop.
     draining = False
+    connections = 0
+    fetched_bytes = 0
 
     def __init__(
         self,
@@ -209,8 +212,7 @@ class BrokerCore:
         )
         self.deleting = asyncio.Lock()
         self.openers: dict[Opener, None] = {}
-        self.connections = 0
-        self.fetched_bytes = 0
+        self.events = self._make_events()
         self.metrics = Metrics(self, runtime, telemetry)
 
     def _make_reading(self, options: LogOptions) -> Reading:
@@ -424,10 +426,7 @@ class BrokerCore:
         if topic is known:
             check_same(topic, chosen, settings if compare is None else compare)
         else:
-            self.metering.adopt(topic)
-            self.subscriptions.topic_appeared(topic)
-            self.groups.topic_appeared(topic)
-            self.queues.topic_appeared(topic)
+            self.events.created(topic)
         return topic
 
     def grow_topic(
@@ -476,24 +475,42 @@ class BrokerCore:
         self._publish_log.tick()
         self.catalog.remove(topic)
         self.turns.end()
-        self.metering.drop(topic)
-        self.subscriptions.topic_vanished(topic)
-        self.groups.topic_vanished(topic)
-        self.queues.topic_vanished(topic)
-        for partition in topic.partitions:
-            self.turns.forget(partition)
-            waiters, partition.waiters = partition.waiters, None
-            for wake in waiters or ():
-                wake()
-        self.slices.in_slices(self.durable.forget_topic(name, topic.number))
+        self.events.deleted(topic)
         self._store.delete(topic.stored, done)
+
+    def _make_events(self) -> TopicEvents:
+        """What keeps something about topics, in the order in which it hears of a change."""
+        events = TopicEvents()
+        subscribe = events.subscribe
+        subscribe(
+            created=self.metering.adopt,
+            truncated=self.metering.recount,
+            deleted=self.metering.drop,
+        )
+        for follower in (self.subscriptions, self.groups, self.queues):
+            subscribe(
+                created=follower.topic_appeared,
+                grown=follower.topic_grew,
+                deleted=follower.topic_vanished,
+            )
+        subscribe(grown=self._tell_openers, deleted=self.turns.forget_topic)
+        subscribe(deleted=self._forget_positions)
+        return events
+
+    def _tell_openers(self, topic: BrokerTopic, new: list[Partition]) -> None:
+        del new
+        for opener in list(self.openers):
+            opener.grew(topic.number, len(topic.partitions))
+
+    def _forget_positions(self, topic: BrokerTopic) -> None:
+        self.slices.in_slices(self.durable.forget_topic(topic.name, topic.number))
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
         """Deletes the records before these offsets, one per partition. Returns the new start
         offsets."""
         topic = self.catalog.get(check_not_internal(name))
         began = delete_records(topic, offsets, self.turns)
-        self.metering.recount(topic)
+        self.events.truncated(topic)
         return began
 
     def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:

@@ -34,7 +34,7 @@ from fanlog.broker.groups.state import (
 )
 from fanlog.broker.messages.missing import maybe_topic
 from fanlog.broker.messages.positions import continue_at
-from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet, Partition
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Runtime
 from fanlog.config import BrokerOptions
@@ -352,8 +352,9 @@ class GroupCoordinator:
         """The durable names of the groups whose members follow a topic."""
         return {group.offsets for group in self._followers.fitting(topic.name)}
 
-    def topic_grew(self, topic: BrokerTopic) -> None:
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         """Its new partitions are shared out; where each group begins in them is committed."""
+        del new
         for group in set(self._followers.fitting(topic.name)):
             self._settle_soon(group)
 

@@ -94,11 +94,7 @@ def _grow_now(broker: GrowthPorts, topic: BrokerTopic, settings: TopicSettings) 
     # What was published before comes before what will be, also to who follows all partitions.
     broker.turns.end()
     new = broker.catalog.grow(topic, settings)
-    broker.subscriptions.topic_grew(topic, new)
-    broker.groups.topic_grew(topic)
-    broker.queues.topic_grew(topic, new)
-    for opener in list(broker.openers):
-        opener.grew(topic.number, len(topic.partitions))
+    broker.events.grown(topic, new)
 
 
 def _commit_places(

@@ -63,7 +63,7 @@ class Housekeeping:
                 if not topic.deleted:
                     self.retain(partition, now_us)
                 yield
-            broker.metering.recount(topic)
+            broker.events.truncated(topic)
             if is_inbox(topic.name) and not topic.deleted:
                 inboxes.append(topic)
             if topic.settings.expire_seconds and not topic.deleted:

@@ -50,7 +50,7 @@ async def delete_in_thread(broker: TruncationPorts, partition: Partition, offset
         tail_bytes = log.tail.bytes
         start = log.end_deletion(offset)
         broker.turns.resized(partition, tail_bytes)
-        broker.metering.recount(partition.topic)
+        broker.events.truncated(partition.topic)
     return start
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.producers import Producer
-from fanlog.broker.messages.topics import Partition, Submission
+from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.ports import Origin, Runtime
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.frames import ACK_ENTRY, Ack
@@ -151,6 +151,14 @@ class Turns:
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Calls back once when the data that waited for the disk is durable."""
         self._relief.append(call)
+
+    def forget_topic(self, topic: BrokerTopic) -> None:
+        """A deleted topic: whoever waits for more of it hears that none comes."""
+        for partition in topic.partitions:
+            self.forget(partition)
+            waiters, partition.waiters = partition.waiters, None
+            for wake in waiters or ():
+                wake()
 
     def forget(self, partition: Partition) -> None:
         """A deleted partition: its tail no longer counts."""
