@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 import fanlog
-from fanlog.broker.broker_core import _within
+from fanlog.broker.messages.reading import _within
 from fanlog.errors import FanlogError
 from fanlog.format.batch import encode_batch
 from fanlog.model import KIB, MIB
