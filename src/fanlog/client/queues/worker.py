@@ -331,6 +331,8 @@ class Worker:
         return before != self._epoch
 
     def opened(self, payload: bytes) -> None:
+        # The request may have been sent again to a broker that was restarted meanwhile.
+        self._note_epoch()
         self.settings = decode(Working, payload).settings
 
     def end(self, error: FanlogError) -> None:
