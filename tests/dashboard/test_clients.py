@@ -126,7 +126,7 @@ async def test_a_viewer_sees_nobody(dashboard: Dashboard) -> None:
     async with dashboard(auth=True) as board:
         await board.user("ann", Role.VIEWER)
         async with board.visit("/clients", login="ann") as page:
-            await expect(page.get_by_text("Only admins see who is connected.")).to_be_visible()
+            await expect(page.get_by_text("Only admins see the connections.")).to_be_visible()
             await expect(page.get_by_role("link", name="Clients")).to_have_count(0)
             for path in ("connection-list", "connections"):
                 assert (await page.request.get(f"{board.url}/v1/{path}")).status == 403
