@@ -11,7 +11,7 @@ import pytest
 
 import fanlog
 from fanlog import errors
-from fanlog.client.outbox import ProducerIdentity
+from fanlog.client.core.outbox import ProducerIdentity
 from fanlog.client.publishing import Publisher
 from fanlog.config import ClientOptions
 from fanlog.format.batch import Batch

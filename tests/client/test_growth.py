@@ -12,8 +12,8 @@ import pytest
 
 import fanlog
 from fanlog import errors
+from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.publishing import Publisher
-from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
 from fanlog.format.batch import Batch
 from fanlog.format.frames import Ack

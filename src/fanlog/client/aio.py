@@ -733,7 +733,7 @@ class Client(TopicCalls):
 
     def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
         stager = TransactionStager(
-            self._session, self._options, self._known_topics, self._publisher
+            self._session, self._options, self.open_topic, self._topics, self._publisher
         )
         timeout_seconds = self._options.delivery_timeout_seconds
         return Transaction(self._session, stager, wanted, timeout_seconds)

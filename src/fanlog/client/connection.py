@@ -17,13 +17,13 @@ from fanlog.client.arguments import (
 )
 from fanlog.client.core import events
 from fanlog.client.core.events import Event
+from fanlog.client.core.topic_directory import TopicDirectory, opening
 from fanlog.client.follower import ClientFollower
 from fanlog.client.kept import KeptWarnings
 from fanlog.client.link import Dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Publisher
 from fanlog.client.session import ClientSession, SessionHooks
-from fanlog.client.transactions.stager import KnownTopics, with_partitions
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
@@ -36,7 +36,6 @@ from fanlog.format.batch import Batch
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
-from fanlog.model import HIDDEN_PREFIXES
 
 _SHARED_BYTES_MAX = 4 * 1024 * 1024
 
@@ -63,13 +62,10 @@ class ClientConnection:
         self._session = ClientSession(hooks, dial, options, verify=verify)
         self._subscriptions: dict[int, ClientFollower] = {}
         self._subscription_number = 0
-        self._numbers: dict[str, int] = {}
-        # How many partitions topics have, by number, where they grew on this connection.
-        self._grown: dict[int, int] = {}
+        self._topics = TopicDirectory()
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
         self._shared_bytes = 0
         self._publisher = Publisher(self._session, options, self.open_topic, self._find_topic)
-        self._known_topics = KnownTopics(self.open_topic)
         self._kept_warnings = KeptWarnings()
 
     # The connection
@@ -139,9 +135,7 @@ class ClientConnection:
     # What the session brings
 
     async def _resume(self, welcome: messages.Welcome) -> None:
-        self._numbers.clear()
-        self._grown.clear()
-        self._known_topics.forget()
+        self._topics.clear()
         self._publisher.greeted(welcome)
         await self._publisher.register(self._register_producer)
         await self._publisher.resume(self._reopen_topic)
@@ -180,9 +174,8 @@ class ClientConnection:
             case events.BatchRefused(refused):
                 self._publisher.refused(refused)
             case events.TopicGrew(grew):
-                self._grown[grew.number] = grew.partitions
+                self._topics.grew(grew.number, grew.partitions)
                 self._publisher.grew(grew.number, grew.partitions)
-                self._known_topics.grew(grew.number, grew.partitions)
             case events.MessagesMissed(key, gap) if key in self._subscriptions:
                 self._subscriptions[key].missed_some(gap)
             case events.TopicJoined(key, joined) if key in self._subscriptions:
@@ -286,33 +279,25 @@ class ClientConnection:
         return shared
 
     async def open_topic(self, name: str) -> messages.TopicOpened:
-        """A topic's number and settings. It is created if needed, except an inbox, which only its
-        reader creates, and a stream, which its writer starts."""
-        return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, _opening(name)))
+        """Opens a topic to publish to it, and returns its number and settings."""
+        wanted = opening(topic_name(name))
+        return self._topics.take(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
 
     async def _find_topic(self, name: str) -> messages.TopicOpened:
         """The same for an existing topic; none is created."""
         wanted = messages.OpenTopic(topic_name(name), create=False)
-        return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
+        return self._topics.take(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
         """The same while a new connection resumes."""
-        return self._opened(await self._session.request_now(FrameKind.OPEN_TOPIC, _opening(name)))
-
-    def _opened(self, payload: bytes) -> messages.TopicOpened:
-        """The answer as of now: the topic may have grown since it was given."""
-        opened = decode(messages.TopicOpened, payload)
-        return with_partitions(opened, self._grown.get(opened.number, 0))
+        wanted = opening(topic_name(name))
+        return self._topics.take(await self._session.request_now(FrameKind.OPEN_TOPIC, wanted))
 
     async def _register_producer(
         self, wanted: messages.RegisterProducer
     ) -> messages.ProducerRegistered:
         payload = await self._session.request_now(FrameKind.REGISTER_PRODUCER, wanted)
         return decode(messages.ProducerRegistered, payload)
-
-
-def _opening(name: str) -> messages.OpenTopic:
-    return messages.OpenTopic(topic_name(name), create=not name.startswith(HIDDEN_PREFIXES))
 
 
 def _size(batch: Batch) -> int:

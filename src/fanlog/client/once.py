@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from fanlog.client.core.outbox import ProducerIdentity
+from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.link import Dial
-from fanlog.client.outbox import ProducerIdentity
 from fanlog.client.publishing import Publisher
-from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.topics import TopicCalls
 from fanlog.config import ClientOptions
 from fanlog.errors import (

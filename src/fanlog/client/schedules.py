@@ -9,10 +9,10 @@ from itertools import count
 from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from fanlog.client.arguments import checked, checked_priority, event_time_us, seconds_of, topic_name
-from fanlog.client.outbox import RECORD_OVERHEAD_BYTES
-from fanlog.client.publishing import Headers, Publisher, TopicOutbox, own_headers
+from fanlog.client.core.outbox import RECORD_OVERHEAD_BYTES
+from fanlog.client.publishing import Headers, Publisher, TopicOutbox
 from fanlog.client.session import ClientSession
-from fanlog.client.values import Value, as_bytes, as_published
+from fanlog.client.values import Value, as_bytes, as_published, own_headers
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import (

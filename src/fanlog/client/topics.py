@@ -199,7 +199,7 @@ class TopicCalls(ClientConnection):
         wait_ms = int(wait_seconds * 1000)
         while True:
             await self._session.connection()
-            known = self._numbers.get(topic)
+            known = self._topics.maybe_number(topic)
             try:
                 number = await self._number_of(topic) if known is None else known
                 wanted = messages.Fetch(number, partition, offset, bytes_max, wait_ms)
@@ -211,17 +211,16 @@ class TopicCalls(ClientConnection):
                 # A number that was known may be that of a topic that was deleted since.
                 if known is None:
                     raise
-                self._numbers.pop(topic, None)
+                self._topics.forget(topic)
             else:
                 return read_fetched(payload, topic, verify=self._verify, limits=self._limits)
 
     async def _number_of(self, topic: str) -> int:
-        """The number of a topic that is there; a number is good for one connection."""
+        """The number of a topic that exists; it is not created."""
         wanted = messages.OpenTopic(topic_name(topic), create=False)
-        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
-        number = decode(messages.TopicOpened, payload).number
-        self._numbers[topic] = number
-        return number
+        return self._topics.take_number(
+            await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
+        )
 
     # The broker
 

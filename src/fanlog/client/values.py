@@ -118,6 +118,13 @@ def as_bytes(given: object, what: str) -> bytes:
     )
 
 
+def own_headers(headers: Headers) -> dict[str, bytes]:
+    for name in headers:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(f"A header's name is a str, not {type(name).__name__}.")
+    return {name: as_bytes(value, "header") for name, value in headers.items()}
+
+
 def as_published(
     value: Value, headers: Headers | None, encoding: Encoding | None, default: Encoding
 ) -> tuple[Value, Headers | None]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -25,6 +24,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from fanlog.client.core.outbox import ProducerIdentity
+from fanlog.client.core.staging import StagedBatches, StagingFrame
+from fanlog.client.core.topic_directory import codec_for
 from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import (
     ConnectionLostError,
@@ -282,15 +284,15 @@ class SinkStager:
         self.ticket = begun.ticket
         self.committed = begun.committed
         self.rows = 0
-        self._stager_id = secrets.randbits(63) | 1
-        self._number = 0
+        self._staged = StagedBatches(
+            ProducerIdentity(secrets.randbits(63) | 1),
+            frame_bytes=options.limits.stage_bytes,
+            frames_max=options.limits.stages_in_flight,
+            rounds_max=options.limits.stage_rounds_max,
+            ticket=bytes.fromhex(begun.ticket),
+        )
         self._turn = secrets.randbelow(1 << 16)
         self._targets: dict[str, tuple[TargetTopic, Codec]] = {}
-        # Frames that are not answered: their requests, and their bytes to send again.
-        self._in_flight: deque[tuple[int, bytes]] = deque()
-        # New connections since the last answer.
-        self._rounds = 0
-        self._head = bytes.fromhex(begun.ticket)
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._turn += 1
@@ -312,9 +314,7 @@ class SinkStager:
             target = TargetTopic(
                 opened.name, opened.number, settings.partitions, settings.message_bytes_max
             )
-            codec = self._options.codec or Codec.NONE
-            if settings.compression != "producer":
-                codec = Codec[settings.compression.upper()]
+            codec = codec_for(opened, self._options.codec or Codec.NONE)
             known = self._targets[name] = (target, codec)
         return known
 
@@ -335,8 +335,8 @@ class SinkStager:
             codec=self._target(cut.target.name)[1],
             topic=cut.target.number,
             partition=cut.partition,
-            producer_id=self._stager_id,
-            first_sequence=self._number,
+            producer_id=self._staged.identity.id,
+            first_sequence=self._staged.number,
         )
         frame_bytes_max = self._broker.welcome.frame_bytes_max
         if len(data) + _STAGE_HEAD_BYTES > frame_bytes_max:
@@ -350,47 +350,44 @@ class SinkStager:
             self._send(cut._replace(rows=cut.rows.slice(0, half)))
             self._send(cut._replace(rows=cut.rows.slice(half)))
             return
-        self._number += 1
-        while len(self._in_flight) >= self._options.limits.stages_in_flight:
-            self._answered()
-        self._in_flight.append((0, data))
-        self._post_last()
-
-    def _post_last(self) -> None:
-        _, data = self._in_flight[-1]
+        while self._staged.is_full():
+            self._await_oldest()
+        self._staged.add(data)
+        frame = self._staged.maybe_next_frame()
         try:
-            self._in_flight[-1] = (self._post(data), data)
+            if frame is not None:
+                self._post(frame)
         except ConnectionLostError as fault:
-            self._again(fault)
+            self._send_again(fault)
 
-    def _post(self, data: bytes) -> int:
-        return self._broker.post_parts(FrameKind.STAGE, self._head, data)
+    def _post(self, frame: StagingFrame) -> None:
+        frame.request = self._broker.post_parts(FrameKind.STAGE, *frame.parts)
 
-    def _answered(self) -> None:
+    def _await_oldest(self) -> None:
         """Waits for the oldest frame's answer."""
+        oldest = self._staged.unanswered()[0]
         try:
-            self._broker.take(self._in_flight[0][0])
+            self._broker.take(oldest.request)
         except (ConnectionLostError, RequestTimeoutError) as fault:
-            self._again(fault)
-            return
-        self._rounds = 0
-        self._in_flight.popleft()
+            self._send_again(fault)
+        else:
+            self._staged.answered(oldest)
 
-    def _again(self, fault: FanlogError) -> None:
+    def _send_again(self, fault: FanlogError) -> None:
         """Sends all that is not answered once more, on a new connection."""
-        while self._rounds < self._options.limits.stage_rounds_max:
-            self._rounds += 1
+        while True:
+            self._staged.lost(fault)
             self._broker.reconnect()
             try:
-                self._in_flight = deque((self._post(data), data) for _, data in self._in_flight)
+                for frame in self._staged.unanswered():
+                    self._post(frame)
                 return
             except ConnectionLostError as lost:
                 fault = lost
-        raise fault
 
     def flush(self) -> None:
-        while self._in_flight:
-            self._answered()
+        while self._staged:
+            self._await_oldest()
 
     def abort(self) -> None:
         """What was staged is of no use; if it can't be said, it runs out of time."""

@@ -48,12 +48,12 @@ from fanlog.client.blocking.transactions import (
 from fanlog.client.blocking.typed import BlockingTopic
 from fanlog.client.forwarding import shown
 from fanlog.client.groups.running import Handled
-from fanlog.client.publishing import Headers, Value, own_headers
+from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
 from fanlog.client.streams import StreamMode
-from fanlog.client.values import Encoding, as_published, check_several
+from fanlog.client.values import Encoding, as_published, check_several, own_headers
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import TransactionCommitted

@@ -15,12 +15,12 @@ from fanlog.client.blocking.outgoing import OutgoingLine
 from fanlog.client.blocking.threads import call_in_thread, check_plain
 from fanlog.client.forwarding import passed, shown
 from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, Value, own_headers
+from fanlog.client.publishing import Headers, Value
 from fanlog.client.schedules import Time
 from fanlog.client.transactions.transaction import Transaction
 from fanlog.client.transactions.transform import Function as AsyncFunction
 from fanlog.client.transactions.transform import Made
-from fanlog.client.values import Encoding, as_published
+from fanlog.client.values import Encoding, as_published, own_headers
 from fanlog.format.messages import TransactionCommitted
 
 _OUTGOING_MAX = 500

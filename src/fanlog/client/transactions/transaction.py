@@ -14,11 +14,11 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import checked, checked_priority, event_time_us
+from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
-from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.transactions.stager import TransactionStager
 from fanlog.client.values import Encoding, encode_as
 from fanlog.errors import (
@@ -119,9 +119,8 @@ class Transaction:
         if self._begun is None:
             answer = await self._host.request(FrameKind.BEGIN_TRANSACTION, self._wanted)
             self._begun = decode(TransactionBegun, answer)
-            self._stager.ticket = bytes.fromhex(self._begun.ticket)
-            if self._host.welcome is not None:
-                self._stager.limit(self._host.welcome.frame_bytes_max)
+            welcome = self._host.welcome
+            self._stager.begin(self._begun.ticket, welcome.frame_bytes_max if welcome else 0)
 
     def _open(self) -> TransactionBegun:
         if self._begun is None:

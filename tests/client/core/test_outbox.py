@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.broker.messages.producers import Producer
-from fanlog.client.outbox import OutgoingRecords, PartitionOutbox, ProducerIdentity
+from fanlog.client.core.outbox import OutgoingRecords, PartitionOutbox, ProducerIdentity
 from fanlog.errors import (
     ClosedError,
     FanlogError,

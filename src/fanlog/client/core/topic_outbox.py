@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, OutgoingRecords, PartitionOutbox
+from fanlog.client.core.outbox import RECORD_OVERHEAD_BYTES, OutgoingRecords, PartitionOutbox
 from fanlog.errors import no_partition, too_large
 from fanlog.format.codecs import Codec
 from fanlog.format.keys import partition_of
@@ -93,7 +93,7 @@ class TopicOutbox:
             return False
         return not outbox.sealed or outbox.sealed[0] not in self.before
 
-    def move_to(self, opened: TopicOpened) -> bool:
+    def move_to(self, opened: TopicOpened, now_us: int) -> bool:
         """Goes on as the broker has it now. True if that is another log, in which nothing of this
         producer is yet."""
         self.gone = False
@@ -105,10 +105,10 @@ class TopicOutbox:
         for outbox in self.partitions:
             outbox.begin_anew()
         if len(self.partitions) != opened.settings.partitions:
-            self._spread_anew(opened.settings.partitions)
+            self._spread_anew(opened.settings.partitions, now_us)
         return True
 
-    def _spread_anew(self, partitions: int) -> None:
+    def _spread_anew(self, partitions: int, now_us: int) -> None:
         """Puts all records where they belong in another log, with another number of partitions.
         A key's records keep their order: they were all in one."""
         former, self.before = self.partitions, set()
@@ -121,7 +121,7 @@ class TopicOutbox:
                     chosen = self.pick(key)
                     if chosen.open is None:
                         chosen.open = OutgoingRecords(records.since, records.priority)
-                    chosen.open.take(one)
+                    chosen.open.take(one, now_us)
                 # None becomes larger than the batch that it comes from.
                 for chosen in self.partitions:
                     chosen.seal()

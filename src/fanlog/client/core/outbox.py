@@ -11,7 +11,6 @@ stored, and its publishers are told so.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import repeat
@@ -170,7 +169,7 @@ class OutgoingRecords:
                 one.spans = [(0, spans[i])]
             yield key, one
 
-    def take(self, one: OutgoingRecords) -> None:
+    def take(self, one: OutgoingRecords, now_us: int) -> None:
         """Adds a record that `each` has given."""
         self.values += one.values
         if one.wide or self.wide:
@@ -178,7 +177,7 @@ class OutgoingRecords:
                 None if one.keys is None else one.keys[0],
                 None if one.headers is None else one.headers[0],
                 None if one.event_times is None else one.event_times[0],
-                time.time_ns() // 1000,
+                now_us,
             )
         self.bytes += one.bytes
         self.waiters += [(len(self.values) - 1, waiter) for _, waiter in one.waiters]
@@ -249,10 +248,10 @@ class PartitionOutbox:
         self.expected: int | None = None
         self.scheduled = False
 
-    def begin(self, priority: int) -> OutgoingRecords:
+    def begin(self, priority: int, now: float) -> OutgoingRecords:
         """A batch for records of this priority."""
         self.seal()
-        self.open = OutgoingRecords(time.monotonic(), priority)
+        self.open = OutgoingRecords(now, priority)
         return self.open
 
     def seal(self) -> None:
