@@ -34,6 +34,8 @@ OTHER_VARIABLES = (
     "FANLOG_URL",
     "FANLOG_CONFIG",
     "FANLOG_DEBUG",
+    # A program that runs Spark has set it for Spark's workers.
+    "FANLOG_WORKER_PYTHON",
     *CREDENTIAL_VARIABLES,
     *TLS_VARIABLES,
 )
