@@ -15,7 +15,7 @@ EXCEPTIONS = {
     ("ClientConnection", "_take_leave"): (
         "The connection does not know groups and queues, which leave before it closes."
     ),
-    ("Publisher", "_send"): (
+    ("ClientOutbox", "_send"): (
         "A transaction's stager stages what a publisher sends, and shares all the rest of it."
     ),
 }
