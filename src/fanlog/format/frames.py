@@ -101,6 +101,9 @@ class FrameKind(IntEnum):
     PIPELINE_RUN = 0x3D
     TRACED = 0x3E
     VOUCH = 0x3F
+    FOLLOW = 0x40
+    REPLICA_ENDS = 0x41
+    APPLIED = 0x43
     # both ways
     BATCH = KIND_BATCH
     # from the broker
@@ -121,6 +124,8 @@ class FrameKind(IntEnum):
     ENDED = 0x8F
     GREW = 0x90
     NOTICE = 0x91
+    REPLICA_TOPICS = 0x92
+    REPLICATE = 0x93
 
 
 _KINDS = frozenset((KIND_BATCH, *FrameKind))
