@@ -16,13 +16,13 @@ from tests.broker.stage import Peer, Stage, stage
 TOPICS = 30
 
 
-def make_slow(on: Stage) -> None:
-    """From now on each look at the clock takes half a slice."""
+def make_slow(on: Stage, look_us: int = SLICE_US // 2) -> None:
+    """From now on each look at the clock takes half a slice, or as long as it says."""
     runtime = on.runtime
     clock = runtime.monotonic_us
 
     def slow_clock() -> int:
-        runtime.time_us += SLICE_US // 2
+        runtime.time_us += look_us
         return clock()
 
     runtime.monotonic_us = slow_clock  # type: ignore[method-assign]

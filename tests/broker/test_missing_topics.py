@@ -3,11 +3,15 @@ unless it is theirs."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fanlog.broker.messages.topics import BrokerSubscription
+from fanlog.broker.slices import SLICE_US
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.messages import Notice
+from fanlog.model import MissingPolicy
 from tests.broker.stage import Peer, Stage, stage
 from tests.broker.test_large_patterns import make_slow
 
@@ -80,6 +84,33 @@ async def test_a_topic_that_goes_before_all_have_joined_is_left_by_those_who_had
         assert sum(len(peer.lefts) for peer in peers) == there
         on.core.create_topic("t", {"partitions": 2})
         assert await joined(on, peers) == [[0, 1]] * FEW
+
+
+async def begin_and_delete(on: Stage, name: str, missing: MissingPolicy) -> Peer:
+    """A reader whose topic goes while it begins, which takes more than one turn of the loop."""
+    on.core.create_topic(name, {})
+    beginning = asyncio.create_task(on.subscribe(name, missing=missing))
+    await asyncio.sleep(0)
+    assert not beginning.done()
+    on.core.delete_topic(name)
+    on.run()
+    return await beginning
+
+
+@pytest.mark.parametrize("name", ["t", "_stream.t"])
+async def test_a_topic_that_goes_while_its_reader_begins_is_missing(name: str) -> None:
+    with stage(None) as on:
+        make_slow(on, SLICE_US)
+        with pytest.raises(TopicNotFoundError, match="There is no"):
+            await begin_and_delete(on, name, "fail")
+        assert len(on.core.subscriptions) == 0
+
+        peer = await begin_and_delete(on, name, "wait")
+        assert peer.joins == []
+        on.core.create_topic(name, {})
+        on.publish(name, [b"x"])
+        on.run()
+        assert peer.batches[0].values == [b"x"]
 
 
 async def test_a_reader_that_goes_before_it_has_joined_is_not_joined() -> None:

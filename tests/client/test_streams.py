@@ -335,8 +335,9 @@ async def test_readers_of_a_deleted_stream_get_an_error(way: Way) -> None:
     async with way.open() as client:
         answer = stream(client, "a")
         await answer.append("one")
-        reading = asyncio.create_task(all_of(stream(client, "a").read()))
-        await until(lambda: way.core.catalog.get("_stream.a").partitions[0].readers > 0)
+        got: list[Any] = []
+        reading = asyncio.create_task(collect(stream(client, "a").read(), got))
+        await until(lambda: got == ["one"])
         await answer.delete()
         with pytest.raises(errors.StreamGoneError, match="deleted before it had ended"):
             await reading

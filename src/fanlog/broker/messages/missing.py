@@ -30,8 +30,14 @@ def maybe_topic(
         return open_for_reader(name)
     if name.startswith(INTERNAL_PREFIX):
         return catalog.get(name)
+    check_awaited(name, missing)
+    return None
+
+
+def check_awaited(name: str, missing: MissingPolicy) -> None:
+    """Raises for a reader that does not wait for its topic, which is not there."""
     if missing == "wait":
-        return None
+        return
     if name.startswith(STREAM_PREFIX):
         raise missing_topic(name)
     raise TopicNotFoundError(

@@ -17,7 +17,7 @@ from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.last import last_offsets
-from fanlog.broker.messages.missing import OpenForReader, maybe_topic
+from fanlog.broker.messages.missing import OpenForReader, check_awaited, maybe_topic
 from fanlog.broker.messages.positions import continue_at, is_valid
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.topics import (
@@ -179,6 +179,8 @@ class Subscriptions:
             elif more:
                 starts = joined[topic].starts + self._join_new(subscription, topic, more).starts
                 joined[topic] = msgspec.structs.replace(joined[topic], starts=starts)
+        if changed and not (wanted.wildcard or joined):
+            check_awaited(wanted.target, wanted.missing)
         subscription.held = []
         self._register(subscription)
         return subscription, list(joined.values())
