@@ -112,13 +112,13 @@ READERS: dict[
 
 def _row(iteration: Iteration, took_s: list[float], options: EmbeddedOptions) -> EmbeddedRow:
     runs = [options.messages / took for took in took_s]
-    published_per_s = runs[pick_run(runs, options.pick)]
+    published_per_s = round(runs[pick_run(runs, options.pick)], 1)
     return EmbeddedRow(
         iteration=iteration,
         subscribers=options.subscribers,
         messages=options.messages,
         payload=options.payload_bytes,
-        published_per_s=round(published_per_s, 1),
+        published_per_s=published_per_s,
         delivered_per_s=round(published_per_s * options.subscribers, 1),
         runs=[round(run, 1) for run in runs],
     )
