@@ -68,6 +68,6 @@ def test_the_search_sees_the_classes_and_aliases_of_the_source() -> None:
     assert found["Broker"] == [where for where in found["Broker"] if "node.py" in where] != []
     assert len(found) > 500
     assert aliases_by_name()["Done"] == [
-        where for where in aliases_by_name()["Done"] if "log/commit.py" in where
+        where for where in aliases_by_name()["Done"] if "log/group_commit.py" in where
     ]
     assert len(aliases_by_name()) > 50

@@ -12,7 +12,7 @@ from typing import Any
 from typer.main import get_command
 
 from fanlog.cli.app import app
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from scripts.docs.tables import code, page, table
 
 _HEAD = """\

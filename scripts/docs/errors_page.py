@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fanlog import errors
-from fanlog.cli.exits import exit_code_of
+from fanlog.cli.exit_codes import exit_code_of
 from fanlog.errors import FanlogError
 from scripts.docs.tables import code, page, table
 

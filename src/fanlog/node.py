@@ -30,8 +30,8 @@ from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
 from fanlog.listeners.tls import TlsSocket
 from fanlog.log import posix
-from fanlog.log.commit import GroupCommit
 from fanlog.log.descriptors import FileBudget, measure_budget
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION

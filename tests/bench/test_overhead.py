@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.bench.marked import FrameMarker
 from fanlog.bench.overhead import OverheadOptions, run_overhead
+from fanlog.bench.sampled_load import FrameMarker
 from fanlog.bench.tables import overhead_table
 
 

@@ -310,7 +310,7 @@ class Stage:
 
     def keep_journal(self) -> None:
         """A sync is one from now on: what it has made durable is so after a restart."""
-        self.sync_group.write = lambda entries: self.store.get_journal().commit(
+        self.sync_group.write = lambda entries: self.store.get_journal().make_durable(
             entries, os.fdatasync
         )
 

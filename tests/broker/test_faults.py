@@ -170,7 +170,7 @@ async def test_a_failed_sync_refuses_shows_nothing_and_the_status_says_failing(
         raise OSError(errno.EIO, "io")
 
     # The default is taken when the group commit is made, which is with the first message.
-    monkeypatch.setattr("fanlog.log.commit.GroupCommit.__init__.__defaults__", (broken,))
+    monkeypatch.setattr("fanlog.log.group_commit.GroupCommit.__init__.__defaults__", (broken,))
     async with fanlog.Broker(data) as broker:
         await broker.create_topic("t", durability="fsync")
         async with broker.subscribe("t", start="earliest") as reader:
@@ -201,7 +201,7 @@ async def test_nothing_is_visible_or_acknowledged_before_the_sync_is_done(
         assert resume.wait(PATIENCE_SECONDS)
         os.fsync(fd)
 
-    monkeypatch.setattr("fanlog.log.commit.GroupCommit.__init__.__defaults__", (held,))
+    monkeypatch.setattr("fanlog.log.group_commit.GroupCommit.__init__.__defaults__", (held,))
     async with fanlog.Broker(data) as broker:
         await broker.create_topic("t", durability="fsync")
         async with broker.subscribe("t", start="earliest") as reader:

@@ -114,7 +114,7 @@ async def test_a_token_is_renewed_before_it_expires(tmp_path: Path, transport: s
 
 def _long_lived(site: Guarded) -> bool:
     later_us = site.node.core.now_us() + 1_000_000_000
-    peers = [stream.talk for stream in site.listener.streams]
+    peers = [stream.protocol for stream in site.listener.streams]
     guests = [getattr(getattr(talk, "_hearer", talk), "guest", None) for talk in peers]
     return any(guest is not None and guest.expires_us > later_us for guest in guests)
 

@@ -13,7 +13,7 @@ import pytest
 
 import fanlog
 from fanlog.cli.exchange import ParquetFile
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from tests.cli.conftest import Run, Serving
 
 KEYS = [b"alice", b"bob", "é".encode(), b"\xff\x00", None]

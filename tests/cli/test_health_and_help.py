@@ -7,7 +7,7 @@ import sys
 
 import fanlog
 from fanlog import errors
-from fanlog.cli.exits import ExitCode, exit_code_of
+from fanlog.cli.exit_codes import ExitCode, exit_code_of
 from tests.cli.conftest import Run, environment
 
 NOBODY = "fanlog://127.0.0.1:1"

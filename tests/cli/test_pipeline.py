@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import fanlog
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.errors import ConfigError
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.runs import LastRun

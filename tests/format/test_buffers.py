@@ -12,7 +12,7 @@ from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, encode_batch
 from fanlog.format.buffers import BatchBuffers, Buffers, encode_buffers
 from fanlog.format.codecs import Codec
-from fanlog.spark.cutting import buffers_of
+from fanlog.spark.row_batches import buffers_of
 
 NAMES = st.text(max_size=5)
 RECORDS = st.lists(

@@ -18,7 +18,7 @@ from fanlog.format.batch import Batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import SPARSE
 from fanlog.format.header import read_header
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore
 from fanlog.model import KIB

@@ -12,11 +12,11 @@ import pytest
 
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, LogFailedError, OutOfResourcesError
-from fanlog.log.commit import GroupCommit
 from fanlog.log.disk import DiskLog
 from fanlog.log.files import SyncError
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.partition import PartitionLog
-from fanlog.log.patience import Patience
+from fanlog.log.retrying import Retry
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, MIB, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, open_log, read_batches
@@ -228,7 +228,7 @@ def test_a_stop_does_not_wait_for_descriptors_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)
-    bench.store.get_journal().patience = Patience(tries_in_a_hurry=1)
+    bench.store.get_journal().retry = Retry(tries_in_a_hurry=1)
     log = bench.topic.logs[0]
     batch = make_batch(0, size=2 * MIB, owner=log.owner)
     append(log, batch)

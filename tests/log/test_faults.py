@@ -12,7 +12,7 @@ import pytest
 
 from fanlog.errors import DiskFullError, FanlogError, FolderUnusableError, LogFailedError
 from fanlog.log import faults
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, open_log, read_batches, segments
@@ -325,7 +325,7 @@ def test_each_cause_has_its_remedy_and_no_other(name: str) -> None:
         "start": faults.folder_error(fault, "/data"),
         "topic": faults.topic_error(fault, "/data/topics/x"),
         "read": faults.read_error(fault, "/data/x"),
-        "sync": faults.commit_error(fault, "/data/journal"),
+        "sync": faults.sync_error(fault, "/data/journal"),
     }
     for moment, error in made.items():
         said = str(error)

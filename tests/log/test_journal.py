@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError
 from fanlog.log import disk
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.journal_file import JournalFound, JournalGroup, group_header, groups, read_journal
 from fanlog.log.partition import PartitionLog, ProducerRun
 from fanlog.log.scan import Owner

@@ -13,8 +13,8 @@ import pytest
 
 from fanlog.errors import FolderUnusableError, FormatError
 from fanlog.log import small_files
-from fanlog.log.commit import GroupCommit
 from fanlog.log.files import make_folders
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.partition_notes import Compacted, save_compacted
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings

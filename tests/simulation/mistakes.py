@@ -16,7 +16,7 @@ from fanlog.broker.queues.queues import Queues
 from fanlog.client.transactions import transaction
 from fanlog.format.messages import CommitTransaction
 from fanlog.log import files, posix, recovery
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.producers import ProducerRuns
 
 Mistake = Callable[[], AbstractContextManager[object]]

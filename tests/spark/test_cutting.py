@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fanlog.errors import InvalidArgumentError, MessageTooLargeError, PartitionNotFoundError
 from fanlog.format.keys import fnv1a_32, partition_of
-from fanlog.spark.cutting import TargetTopic, cut_rows, key_hashes
+from fanlog.spark.row_batches import TargetTopic, cut_rows, key_hashes
 
 KEYS = st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=60)
 

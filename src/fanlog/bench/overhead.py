@@ -25,7 +25,6 @@ from typing import Literal
 
 from fanlog.bench.acked import acked_load
 from fanlog.bench.dashboards import Dashboards, dashboards, furnish
-from fanlog.bench.marked import FrameMarker, MarkedAcked, MarkedFanout
 from fanlog.bench.results import OverheadReport, OverheadRow
 from fanlog.bench.runner import (
     BenchProgress,
@@ -35,6 +34,7 @@ from fanlog.bench.runner import (
     load_process,
     silent,
 )
+from fanlog.bench.sampled_load import FrameMarker, MarkedAcked, MarkedFanout
 from fanlog.bench.systems import (
     HOST,
     BenchError,

@@ -21,10 +21,10 @@ from fanlog.broker.insight.topic_users import TopicUsers
 from fanlog.broker.lifecycle.alteration import altered_settings
 from fanlog.broker.lifecycle.compaction import Compactions
 from fanlog.broker.lifecycle.differences import check_same
+from fanlog.broker.lifecycle.durability_raise import DurabilityRaise
 from fanlog.broker.lifecycle.growth import grow
 from fanlog.broker.lifecycle.housekeeping import Housekeeping
 from fanlog.broker.lifecycle.memory_only import in_memory
-from fanlog.broker.lifecycle.raising import Raising
 from fanlog.broker.lifecycle.truncation import check_deletion, delete_records
 from fanlog.broker.messages.catalog import Catalog, changed_settings
 from fanlog.broker.messages.checks import Checks
@@ -44,7 +44,7 @@ from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
-from fanlog.broker.messages.turns import SyncGroup, Turns
+from fanlog.broker.messages.turns import GroupCommitPort, Turns
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.messages.views import Renderer
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
@@ -129,7 +129,7 @@ class BrokerCore:
         options: BrokerOptions,
         log_options: LogOptions,
         topic_defaults: TopicSettings,
-        sync_group: Callable[[], SyncGroup],
+        sync_group: Callable[[], GroupCommitPort],
         authority: Authority = ALLOW_ALL,
         gate: Gate = OPEN_GATE,
         telemetry: TelemetryOptions = TelemetryOptions(),  # noqa: B008 - frozen
@@ -159,7 +159,7 @@ class BrokerCore:
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes, self.traces)
         self.turns = Turns(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
-        self.raising = Raising(store, self.turns, runtime)
+        self.raising = DurabilityRaise(store, self.turns, runtime)
         self.internal = InternalTopics(store, self.catalog, self.turns, runtime)
         self.drops = Drops(self.drop_notes, self.internal, options, runtime.monotonic_us)
         self.audit: AuditLog | NoAudit = NO_AUDIT

@@ -24,7 +24,7 @@ SLICE_US = 2_000
 
 
 class Slices:
-    """All sliced work of a broker. It is also what does a log's errands."""
+    """All sliced work of a broker. Logs run their slow work with it, too."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -31,7 +31,7 @@ from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.connections import connections_app
 from fanlog.cli.dead import dead_app
-from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
+from fanlog.cli.exit_codes import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
 from fanlog.cli.keys import key_app
 from fanlog.cli.logs import LogLevel, set_up_logging

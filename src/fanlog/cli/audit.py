@@ -21,7 +21,7 @@ from fanlog.cli.audit_sources import (
     read_folder,
     read_head,
 )
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.tail import parse_start

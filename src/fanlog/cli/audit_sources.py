@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.client.aio import Client
 from fanlog.client.message import Message

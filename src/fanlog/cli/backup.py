@@ -18,7 +18,7 @@ from typing import IO, Annotated
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client

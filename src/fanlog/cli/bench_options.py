@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.quantities import parse_size
 from fanlog.cli.terminal import err, out, say_done
 from fanlog.errors import InvalidArgumentError

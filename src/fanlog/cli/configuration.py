@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.options import Option, all_options
 from fanlog.cli.serve import ConfigFile, DataFolder, Host, Port, RedisPort

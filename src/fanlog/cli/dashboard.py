@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from fanlog.cli.credentials import trusting
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.session import DEFAULT_URL, Url
 from fanlog.cli.settings import load_settings
 from fanlog.cli.terminal import err

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.messages import readable
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client

@@ -25,7 +25,7 @@ from typing import IO, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.client.documents import as_document
 from fanlog.client.message import Message
 

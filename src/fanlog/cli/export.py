@@ -12,7 +12,7 @@ from typing import IO, Annotated
 import typer
 
 from fanlog.cli.exchange import JsonLinesWriter, ParquetWriter, Writer, format_of
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, Url, with_client

@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from fanlog.cli.credentials import trusting
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import new_table, out, print_json

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 import typer
 
 from fanlog.cli.exchange import ROWS_AT_ONCE, FileRow, ParquetFile, format_of, read_line
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.inputs import LineReader, unreadable
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import print_json, say_done

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from fanlog.cli import toml_file
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.options import all_options
 from fanlog.cli.serve import check_ports, is_loopback, native_url

@@ -32,7 +32,7 @@ from fanlog.cli.account_options import (
     show_moment,
     show_rules,
 )
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import new_table, on_terminal, out, print_json, printable, say_done

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fanlog.cli.credentials import refuse_secret
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.pipeline_display import Watching, display, find_bounds, number
 from fanlog.cli.pipeline_reports import RunReports
 from fanlog.cli.session import DEFAULT_URL, AsJson, with_client

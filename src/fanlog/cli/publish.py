@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fanlog.cli.exits import CommandError, ExitCode, exit_code_of
+from fanlog.cli.exit_codes import CommandError, ExitCode, exit_code_of
 from fanlog.cli.inputs import LineReader, parse_headers, read_whole, unreadable
 from fanlog.cli.quantities import show_size
 from fanlog.cli.schedule import duration, moment, show_time

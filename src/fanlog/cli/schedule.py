@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.inputs import parse_headers
 from fanlog.cli.quantities import parse_duration, show_size, write_duration
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.hangup import Terminal
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.logs import LogLevel, set_up_logging

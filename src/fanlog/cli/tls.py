@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.session import DEFAULT_URL, AsJson
 from fanlog.cli.terminal import new_table, out, print_json, printable, say_done, say_warning
 from fanlog.client.address import Address, unreachable

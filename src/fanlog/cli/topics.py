@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.options import Option, all_options
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client

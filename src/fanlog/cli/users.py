@@ -31,7 +31,7 @@ from fanlog.cli.account_options import (
     show_moment,
     show_rules,
 )
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from fanlog.broker.transactions.intents import decode_intent
-from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import AsJson

@@ -19,7 +19,7 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch
 from fanlog.edge.mirror import mirror_log
-from fanlog.edge.nats_line import NatsLine
+from fanlog.edge.nats_connection import NatsConnection
 from fanlog.edge.nats_messages import begun_at, body_of, nothing
 from fanlog.errors import ConnectionLostError, FanlogError, OffsetOutOfRangeError
 from fanlog.log.partition import Block
@@ -36,7 +36,7 @@ class NatsHistory:
     """`stream_of` returns the stream of a topic, or None."""
 
     def __init__(
-        self, core: EdgeCore, line: NatsLine, stream_of: Callable[[Partition], str | None]
+        self, core: EdgeCore, line: NatsConnection, stream_of: Callable[[Partition], str | None]
     ) -> None:
         self._core = core
         self._line = line

@@ -27,8 +27,8 @@ from fanlog.config import EdgeOptions
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch
 from fanlog.edge.mirror import mirror_log
+from fanlog.edge.nats_connection import NatsConnection
 from fanlog.edge.nats_history import NatsHistory
-from fanlog.edge.nats_line import NatsLine
 from fanlog.edge.nats_messages import SIGNAL, begun_at, body_of, check_subject, headers_of
 from fanlog.edge.references import References, TopicReference
 from fanlog.errors import (
@@ -71,7 +71,7 @@ class NatsUpstream:
         self._core = core
         self._options = options
         self._make_streams = make_streams
-        self.line = NatsLine(url, self._back, options)
+        self.line = NatsConnection(url, self._back, options)
         self.history = NatsHistory(core, self.line, self._stream_of)
         self._references = References(self._begin, self._finish, options.linger_seconds)
         self._lines: dict[TopicReference, _Feed] = {}

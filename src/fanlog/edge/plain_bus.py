@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.edge.node import EdgeNode
+from fanlog.listeners.web.long_poll import wait_for_more
 from fanlog.listeners.web.ports import Hear, Incoming, MessageToPublish, Published
-from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client

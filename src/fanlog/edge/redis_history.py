@@ -10,7 +10,7 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.edge import redis_scripts as scripts
 from fanlog.edge.envelopes import Body, make_batch, read_body
 from fanlog.edge.mirror import mirror_log
-from fanlog.edge.redis_line import RedisLine
+from fanlog.edge.redis_connections import RedisConnections
 from fanlog.errors import FanlogError, FormatError, OffsetOutOfRangeError
 from fanlog.log.partition import Block
 
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 0.2
 class RedisHistory:
     """Reads entries, and makes batches of them."""
 
-    def __init__(self, line: RedisLine) -> None:
+    def __init__(self, line: RedisConnections) -> None:
         self._line = line
 
     async def find_time(self, partition: Partition, time_us: int, first: int) -> int:

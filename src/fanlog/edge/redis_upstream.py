@@ -21,8 +21,8 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_name, check_target
 from fanlog.config import EdgeOptions
 from fanlog.edge import redis_scripts as scripts
+from fanlog.edge.cancelling import end_all
 from fanlog.edge.core import EdgeCore
-from fanlog.edge.ending import end_all
 from fanlog.edge.envelopes import (
     Envelope,
     body_of,
@@ -31,8 +31,8 @@ from fanlog.edge.envelopes import (
     read_envelope,
 )
 from fanlog.edge.mirror import mirror_log
+from fanlog.edge.redis_connections import RedisConnections
 from fanlog.edge.redis_history import RedisHistory
-from fanlog.edge.redis_line import RedisLine
 from fanlog.edge.references import References, TopicReference
 from fanlog.errors import FanlogError, FormatError, InvalidNameError
 from fanlog.format.header import read_header
@@ -80,7 +80,7 @@ class RedisUpstream:
     def __init__(self, core: EdgeCore, url: str, options: EdgeOptions) -> None:
         self._core = core
         self._options = options
-        self.line = RedisLine(url, self._heard, self._fresh, self._back, options)
+        self.line = RedisConnections(url, self._heard, self._fresh, self._back, options)
         self._history = RedisHistory(self.line)
         self._references = References(self._begin, self._finish, options.linger_seconds)
         # Targets that are subscribed to.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.groups import GroupCoordinator
-from fanlog.broker.groups.placing import place_group
+from fanlog.broker.groups.initial_positions import set_initial_positions
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.state.pipelines import SPARK_CLIENT
@@ -54,7 +54,7 @@ async def _placing(
 ) -> None:
     """The group begins at a time, which has to be looked up: then the member joins."""
     try:
-        await place_group(session.broker, wanted, start)
+        await set_initial_positions(session.broker, wanted, start)
     finally:
         begun = session.has_begun(aux, wanted)
     if not begun:

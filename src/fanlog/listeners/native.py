@@ -16,7 +16,7 @@ from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.allowed_partitions import AllowedPartitions
 from fanlog.broker.messages.checks import Checked, NotYetError
 from fanlog.broker.messages.metering import Meter
-from fanlog.broker.messages.missing import maybe_notice
+from fanlog.broker.messages.missing_topics import maybe_notice
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions

@@ -14,7 +14,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import ConnectionPage, ConnectionsRequest, decode
 from fanlog.identity import Verb
-from fanlog.listeners.seen import seen_by
+from fanlog.listeners.visible_snapshot import seen_by
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore

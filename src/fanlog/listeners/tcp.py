@@ -16,7 +16,7 @@ from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
-from fanlog.listeners.connected import ShownSession, TcpPeer
+from fanlog.listeners.listed_peers import ShownSession, TcpPeer
 from fanlog.listeners.socket_connection import ConnectionSession, SocketConnection
 from fanlog.listeners.tls import RECORD_BYTES
 from fanlog.telemetry.callers import context_of

@@ -17,9 +17,9 @@ from threading import Lock
 from fanlog.config import LogOptions
 from fanlog.errors import TopicDeletedError
 from fanlog.log import posix
+from fanlog.log.background import BackgroundWork, InlineWork, Removals
 from fanlog.log.damage import Quarantine
 from fanlog.log.epochs import Epochs, since
-from fanlog.log.errands import AtOnce, Errands, Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
@@ -53,7 +53,7 @@ class LogResources:
     """Resources that all logs of a store share."""
 
     __slots__ = (
-        "errands",
+        "background",
         "indexes",
         "options",
         "pool",
@@ -70,7 +70,7 @@ class LogResources:
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
         # Runs slow work.
-        self.errands: Errands = AtOnce()
+        self.background: BackgroundWork = InlineWork()
         self.removals = Removals()
         self.reserve = Reserve()
         # Logs that have, or had, a failure, damage, or batches that do not decode. With this list
@@ -231,8 +231,8 @@ class DiskLog:
             return False
         self.ranked = True
         folder = self.folder
-        errands = AtOnce() if at_once else self.shared.errands
-        errands.in_background(lambda: save_ranked(folder), self._marked)
+        background = InlineWork() if at_once else self.shared.background
+        background.in_background(lambda: save_ranked(folder), self._marked)
         return True
 
     def _marked(self, fault: Exception | None) -> None:
@@ -245,7 +245,7 @@ class DiskLog:
         base = self.segments[-1].base
         if base and self.producers_base != base and self.producers_due < 0:
             self.producers_due = base
-            self.shared.errands.in_slices(self._saving(base))
+            self.shared.background.in_slices(self._saving(base))
 
     def _saving(self, base: int) -> Iterator[None]:
         # Meanwhile there is more of all of it, at offsets past the base: that is left out.
@@ -255,7 +255,7 @@ class DiskLog:
             known.append(history)
             yield
         path = producers_path(self.folder, base)
-        self.shared.errands.in_background(
+        self.shared.background.in_background(
             lambda: write_producers(path, base, known, epochs, self.shared.reserve),
             lambda fault: self._saved(base, fault),
         )

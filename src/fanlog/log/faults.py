@@ -125,7 +125,7 @@ def _out_of_resources(fault: OSError, what: str) -> OutOfResourcesError:
     )
 
 
-def commit_error(fault: OSError, path: str) -> LogFailedError:
+def sync_error(fault: OSError, path: str) -> LogFailedError:
     """The error of a sync that failed. What the disk holds then, nobody knows: it is for good."""
     advice = f"{_remedy(fault)}, then restart the broker."
     if fault.errno in _FULL:

@@ -2,7 +2,7 @@
 
 Two files in `<data>/journal/` take turns. Each is filled with zeros before use, so that fdatasync
 has no metadata to write. A file is used again only after a checkpoint: every log with a piece in it
-was synced itself, and `ends.py` has recorded the synced ends. `journal_file.py` describes the
+was synced itself, and `synced_ends.py` has recorded how far. `journal_file.py` describes the
 contents.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 
 from fanlog.log import posix
-from fanlog.log.ends import SyncedEnds
 from fanlog.log.faults import is_full, is_temporary
 from fanlog.log.files import SyncError, sync_folder, write_all
 from fanlog.log.journal_file import (
@@ -26,7 +25,8 @@ from fanlog.log.journal_file import (
     retire_journal,
 )
 from fanlog.log.partition import PartitionLog
-from fanlog.log.patience import Patience
+from fanlog.log.retrying import Retry
+from fanlog.log.synced_ends import SyncedEnds
 from fanlog.log.tail import Piece
 from fanlog.model import MIB
 
@@ -62,7 +62,7 @@ class _JournalFile:
 
 
 class Journal:
-    """Where pieces are made durable. After the constructor it belongs to the commit thread."""
+    """Where pieces are made durable. After the constructor it belongs to the sync thread."""
 
     def __init__(self, folder: str, bytes_max: int, epoch: int, ends: SyncedEnds) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Journal:
         self._touched: dict[PartitionLog, None] = {}
         self._checkpoint: Thread | None = None
         self._checkpoint_fault: Exception | None = None
-        self.patience = Patience()
+        self.retry = Retry()
         try:
             for name in NAMES:
                 file = _JournalFile(f"{folder}/{name}")
@@ -93,7 +93,7 @@ class Journal:
             self._close_files()
             raise
 
-    def commit(self, entries: Sequence[tuple[PartitionLog, Piece]], sync: Sync) -> None:
+    def make_durable(self, entries: Sequence[tuple[PartitionLog, Piece]], sync: Sync) -> None:
         """Writes pieces and returns when all of them are durable. Blocks, also while the system is
         out of descriptors or memory. Raises `OSError`; the journal is unusable after that.
 
@@ -115,7 +115,7 @@ class Journal:
 
     def adopt(self, logs: Iterable[PartitionLog], sync: Sync) -> None:
         """Syncs the files of logs that had no pieces here so far, and notes how far they are
-        synced; that is durable with the next `commit`. Blocks, and raises `OSError`."""
+        synced; that is durable with the next `make_durable`. Blocks, and raises `OSError`."""
         self._bypass(dict.fromkeys(logs), sync)
 
     def _write(self, logs: list[PartitionLog], pieces: list[Piece], size: int, sync: Sync) -> None:
@@ -141,7 +141,7 @@ class Journal:
         self._touched.update(logs)
 
     def _write_group(self, body: Piece, *, is_marks: bool = False) -> None:
-        self.patience.until_done(lambda: self._write_at_position(body, is_marks), "The journal")
+        self.retry.until_done(lambda: self._write_at_position(body, is_marks), "The journal")
         self._position += HEADER_BYTES + len(body)
 
     def _write_at_position(self, body: Piece, is_marks: bool) -> None:
@@ -164,7 +164,7 @@ class Journal:
         for log in logs:
             # Read before the sync: data that arrives meanwhile may miss it.
             marks.append(SyncMark(log.owner, log.end_offset))
-            self.patience.until_done(log.sync, "A log's sync")
+            self.retry.until_done(log.sync, "A log's sync")
         return marks
 
     def _has_room(self, needed: int, sync: Sync) -> bool:
@@ -230,7 +230,7 @@ class Journal:
         for owner, end_offset in self._sync_logs(logs):
             self.ends.note(owner, end_offset)
         self.ends.generation = generation
-        self.patience.until_done(lambda: self.ends.save(self.folder), "The journal's table of ends")
+        self.retry.until_done(lambda: self.ends.save(self.folder), "The journal's table of ends")
 
     def _await_checkpoint(self) -> None:
         if self._checkpoint is not None:
@@ -241,7 +241,7 @@ class Journal:
 
     def close(self) -> None:
         """Syncs all logs and empties the journal, so that the next start has nothing to replay."""
-        self.patience.hurry()
+        self.retry.hurry()
         try:
             self._await_checkpoint()
             if not self.failed:

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fanlog.errors import FormatError
 from fanlog.log.catalog import TopicFile, load_topic, number_of, restore_topic
-from fanlog.log.clean import Cleaned
+from fanlog.log.clean_stop import Cleaned
 from fanlog.log.disk import LogResources
-from fanlog.log.kept import save_kept
+from fanlog.log.kept_batches import save_kept
 from fanlog.log.partition import PartitionLog
-from fanlog.log.past import Past
+from fanlog.log.previous_run import PreviousRun
 from fanlog.log.scan import Owner
 from fanlog.model import Durability, TopicSettings
 
@@ -45,9 +45,9 @@ class Opening:
     open."""
 
     def __init__(
-        self, past: Past, cleaned: Cleaned, shared: LogResources, journal_folder: str
+        self, previous: PreviousRun, cleaned: Cleaned, shared: LogResources, journal_folder: str
     ) -> None:
-        self._past = past
+        self._previous = previous
         self._cleaned = cleaned
         self._shared = shared
         self._journal_folder = journal_folder
@@ -79,7 +79,7 @@ class Opening:
         synced = settings.level is Durability.FSYNC
         for partition in range(settings.partitions):
             owner = Owner(topic.number, partition)
-            known = self._past.known(owner) if synced else None
+            known = self._previous.known(owner) if synced else None
             clean = self._cleaned.get(owner, synced=synced)
             path = f"{folder}/{partition}"
             log = PartitionLog.open(path, settings, owner, shared, known, clean=clean)
@@ -103,7 +103,7 @@ class Opening:
         number = number_of(os.path.basename(folder))
         if number is not None:
             self.left_aside.add(number)
-        batches = [] if number is None else self._past.batches_of(number)
+        batches = [] if number is None else self._previous.batches_of(number)
         if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
             # As a rule a crash came while it was made: there is nothing in it.
             logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)

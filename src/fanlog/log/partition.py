@@ -14,7 +14,7 @@ from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, Topic
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.header import read_header
 from fanlog.log.backup.moment import LogMoment, moment_of
-from fanlog.log.clean import CleanLog, describe
+from fanlog.log.clean_stop import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.epochs import Epochs, with_epoch

@@ -12,7 +12,7 @@ import os
 from typing import NamedTuple
 
 from fanlog.errors import FormatError
-from fanlog.log.clean import CleanLog, restore
+from fanlog.log.clean_stop import CleanLog, restore
 from fanlog.log.disk import DiskLog
 from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there

@@ -19,6 +19,7 @@ import msgspec
 
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
+from fanlog.log.background import BackgroundWork, InlineWork
 from fanlog.log.backup.pinning import PINS, unpin
 from fanlog.log.backup.point import BackupPoint, TopicMoment, topics_now
 from fanlog.log.catalog import (
@@ -36,22 +37,21 @@ from fanlog.log.catalog import (
     save_topic,
     topic_folder_name,
 )
-from fanlog.log.clean import CleanLog, save_clean, take_clean
+from fanlog.log.clean_stop import CleanLog, save_clean, take_clean
 from fanlog.log.disk import DiskLog, LogResources
-from fanlog.log.ends import SyncedEnds
-from fanlog.log.errands import AtOnce, Errands
 from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error, write_error
 from fanlog.log.files import SyncError, make_folders, sync_folder
 from fanlog.log.journal import Journal
 from fanlog.log.journal_file import newest_generation, retire_journal
-from fanlog.log.kept import remove_kept
+from fanlog.log.kept_batches import remove_kept
 from fanlog.log.opening import Opening, StoredTopic
 from fanlog.log.partition import PartitionLog
-from fanlog.log.past import Past, read_past
-from fanlog.log.patience import a_few_times
+from fanlog.log.previous_run import PreviousRun, read_previous_run
 from fanlog.log.rebuild import rebuild_catalog
 from fanlog.log.reserve import Reserve
+from fanlog.log.retrying import retry_briefly
 from fanlog.log.scan import Owner
+from fanlog.log.synced_ends import SyncedEnds
 from fanlog.model import Durability, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
@@ -102,9 +102,9 @@ class LogStore:
         self._next_memory_number = MEMORY_NUMBERS_FROM
         self._memory_numbers: set[int] = set()
 
-    def employ(self, errands: Errands) -> None:
-        """From now on `errands` runs slow work. Before this, everything runs at once."""
-        self._shared.errands = self._shared.removals.errands = errands
+    def employ(self, background: BackgroundWork) -> None:
+        """From now on `background` runs slow work. Before this, everything runs at once."""
+        self._shared.background = self._shared.removals.background = background
 
     @property
     def troubled(self) -> set[Owner]:
@@ -167,13 +167,13 @@ class LogStore:
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
         # It syncs the folder: the names of the new files, and the removal of the mark.
         self._save_catalog(self._next_number)
-        past = read_past(self._journal_folder, self._shared.report)
-        opening = Opening(past, cleaned, self._shared, self._journal_folder)
+        previous = read_previous_run(self._journal_folder, self._shared.report)
+        opening = Opening(previous, cleaned, self._shared, self._journal_folder)
         self._topics = opening.open_topics([f"{topics}/{name}" for name in names])
         self.left_aside = opening.left_aside
         self._part_namesakes()
         self._pass_all_epochs()
-        self._forget_journal(past)
+        self._forget_journal(previous)
 
     def _part_namesakes(self) -> None:
         """Of two topics with one name the newer counts: the deletion of the older one had begun,
@@ -190,7 +190,7 @@ class LogStore:
                     "came while the older one was being deleted. Remove the folder to finish that."
                 )
 
-    def _forget_journal(self, past: Past) -> None:
+    def _forget_journal(self, previous: PreviousRun) -> None:
         """Everything in the journal is in the logs now, and synced."""
         folder = self._journal_folder
         self._ends.generation = self.epoch << 32
@@ -199,13 +199,13 @@ class LogStore:
             for log in topic.logs:
                 if log.durability is Durability.FSYNC:
                     self._ends.note(log.owner, log.end_offset)
-        for owner, end_offset in past.ends_of(self.left_aside):
+        for owner, end_offset in previous.ends_of(self.left_aside):
             self._ends.note(owner, end_offset)
         if os.path.isdir(folder) or self._ends.items():
             self._save_ends()
-        if past.has_groups:
+        if previous.has_groups:
             retire_journal(folder, self.epoch << 32)
-        for number in past.kept & self._topics.keys():
+        for number in previous.kept & self._topics.keys():
             remove_kept(folder, number)
 
     def _save_ends(self) -> None:
@@ -435,7 +435,7 @@ class LogStore:
             else:
                 done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}. Report this."))
 
-        self._shared.errands.in_background(
+        self._shared.background.in_background(
             lambda: self.reserve.spend(lambda: _rename_patiently(topic)), renamed
         )
 
@@ -444,7 +444,7 @@ class LogStore:
 
         `clean` means that the producers are complete: then the next start need not scan the logs.
         """
-        self.employ(AtOnce())
+        self.employ(InlineWork())
         self._finish_deletions()
         clean = self._close_journal() and clean
         logs = [log for topic in self._topics.values() for log in topic.logs]
@@ -545,7 +545,7 @@ def _rename_folder(topic: StoredTopic) -> None:
 
 def _rename_patiently(topic: StoredTopic) -> None:
     """The same in a thread of the broker, with retries: a lack of descriptors may pass."""
-    a_few_times(lambda: _rename_folder(topic), "A deletion")
+    retry_briefly(lambda: _rename_folder(topic), "A deletion")
 
 
 def _remove_folder(topic: StoredTopic) -> None:

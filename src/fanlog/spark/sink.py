@@ -40,8 +40,8 @@ from fanlog.format.buffers import encode_buffers
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind
 from fanlog.spark.connecting import open_broker
-from fanlog.spark.cutting import Cut, TargetTopic, buffers_of, cut_rows
 from fanlog.spark.options import WriteOptions
+from fanlog.spark.row_batches import Cut, TargetTopic, buffers_of, cut_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

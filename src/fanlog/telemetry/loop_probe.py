@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from fanlog.telemetry.histograms import Histogram
-from fanlog.telemetry.slow import SlowLog
+from fanlog.telemetry.slow_operations import SlowLog
 
 _INTERVAL_SECONDS = 0.05
 

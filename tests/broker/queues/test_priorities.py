@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanlog.broker.queues.ahead import Ahead
 from fanlog.broker.queues.queue import URGENT_JOBS
 from fanlog.broker.queues.queue_partition import QueuePartition
+from fanlog.broker.queues.urgent_jobs import UrgentJobs
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, encode_batch, stamp
@@ -62,7 +62,7 @@ def test_a_queue_without_priorities_looks_for_none(monkeypatch: pytest.MonkeyPat
     def nobody(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(Ahead, "__init__", nobody)
+    monkeypatch.setattr(UrgentJobs, "__init__", nobody)
     with stage() as on:
         publish(on, 0, *(b"%d" % i for i in range(100)))
         assert len(work_off(on, hire(on, prefetch=10))) == 100

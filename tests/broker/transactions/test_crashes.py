@@ -19,7 +19,7 @@ from fanlog.broker.transactions.intents import Intent, TransactionCommit
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, LogFailedError, TransactionNotFoundError
 from fanlog.format.messages import Position
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.model import PRODUCER_ID_MAX
 from tests.broker.stage import Publisher, Stage, stage
 from tests.broker.transactions.staging import Outcomes, Staging, checkpoint, producers_of, settle

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from fanlog.broker.messages.latest import LatestUse
+from fanlog.broker.messages.latest_values import LatestUse
 from fanlog.broker.ports import Reader
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.following import FollowedSubscription, Following, WantedSubscription

@@ -16,7 +16,7 @@ import zstandard
 
 from fanlog.format.batch import Batch
 from fanlog.format.web import messages_json
-from fanlog.listeners.web import reading
+from fanlog.listeners.web import message_pages
 from tests.format.crafted import column, crafted
 from tests.listeners.web.conftest import Serving, Site
 
@@ -196,7 +196,7 @@ async def test_a_large_batch_is_rendered_once_for_all_its_pages(
         rendered.append(batch.base_offset)
         return messages_json(batch, **options)
 
-    monkeypatch.setattr(reading, "messages_json", count)
+    monkeypatch.setattr(message_pages, "messages_json", count)
     async with serving() as site:
         body = {"messages": [{"text": str(number)} for number in range(1000)]}
         async with site.http.post(URL, json=body, headers={"Idempotency-Key": "one-batch"}):

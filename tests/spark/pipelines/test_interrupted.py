@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fanlog
-from fanlog.cli.exits import ExitCode
+from fanlog.cli.exit_codes import ExitCode
 from fanlog.spark.pipelines.runs import LastRun, condition, last_run
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.pipelines.running import pipeline_program

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.balance import GroupBalance, Steps
-from fanlog.broker.groups.placing import note_ends
+from fanlog.broker.groups.initial_positions import note_ends
 from fanlog.broker.groups.reports import describe_group, plan_reset
 from fanlog.broker.groups.rules import (
     check_group_name,
@@ -32,7 +32,7 @@ from fanlog.broker.groups.state import (
     MemberReader,
     Ownership,
 )
-from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.missing_topics import maybe_topic
 from fanlog.broker.messages.positions import continue_at
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet, Partition
 from fanlog.broker.names import NameTree, check_not_internal, check_target

@@ -24,7 +24,7 @@ from fanlog.model import GapReason
 from fanlog.release import VERSION
 from fanlog.telemetry.histograms import DELAY_US, SYNC_BYTES, SYNC_US, Histogram
 from fanlog.telemetry.process import measure_process
-from fanlog.telemetry.slow import SlowLog
+from fanlog.telemetry.slow_operations import SlowLog
 from fanlog.telemetry.snapshot import Levels, ListenerMetrics, Snapshot, Times, Totals
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime
 from fanlog.errors import FanlogError, InvalidArgumentError, LogFailedError
 from fanlog.format.codecs import UnpackLimits
-from fanlog.log.commit import Done
 from fanlog.log.compaction import Compaction
 from fanlog.log.faults import write_error
+from fanlog.log.group_commit import Done
 from fanlog.log.rewrite import Rewritten
 
 logger = logging.getLogger("fanlog.broker")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.lifecycle.raising import TopicDone
+from fanlog.broker.lifecycle.durability_raise import TopicDone
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.settings import changed
 from fanlog.errors import (

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from fanlog.broker.groups.groups import GroupCoordinator
 from fanlog.broker.lifecycle.compaction import Compactions
-from fanlog.broker.lifecycle.raising import Raising
+from fanlog.broker.lifecycle.durability_raise import DurabilityRaise
 from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.turns import Turns
@@ -63,6 +63,6 @@ class GrowthPorts(Protocol):
     @property
     def queues(self) -> Queues: ...
     @property
-    def raising(self) -> Raising: ...
+    def raising(self) -> DurabilityRaise: ...
     @property
     def epoch(self) -> int: ...

@@ -1,11 +1,11 @@
 """Batches on their way in: the hot path between a listener and the log.
 
-Per batch, whatever it holds: one look at the header, one checksum, one check of the producer's
-sequence, one stamp; of a compressed one also a look at the size that it will have (`sizes.py`).
-Only those for compacted topics are decoded first (`checks.py`). A frame that says which records of
-the next batch are sampled is noted on the way (`sampled.py`), so that one call takes a whole read.
-Batches are collected per partition for the turn; `Turns` puts them into
-the log together.
+For each batch the intake looks at the header, makes one checksum, checks the producer's sequence
+and stamps the batch, whatever it holds. Of a compressed batch it also checks the size after
+unpacking (`batch_sizes.py`). It decodes only batches for compacted topics (`checks.py`). A frame
+that names the sampled records of the next batch is noted on the way (`sampled_batches.py`), so that
+one call takes a whole read. Batches are collected per partition for the turn; `Turns` puts them
+into the log together.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 import google_crc32c
 
 from fanlog.broker.messages.allowed_partitions import AllowedPartitions
+from fanlog.broker.messages.batch_sizes import Sizes
 from fanlog.broker.messages.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
 from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.producers import Producer, forget_longest_idle
-from fanlog.broker.messages.sampled import Sampled
-from fanlog.broker.messages.sizes import Sizes
+from fanlog.broker.messages.sampled_batches import Sampled
 from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.messages.turns import Turns
 from fanlog.broker.ports import Origin

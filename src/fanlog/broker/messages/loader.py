@@ -10,7 +10,7 @@ from typing import Protocol
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import Runtime
 from fanlog.log.partition import Block
-from fanlog.log.patience import a_few_times
+from fanlog.log.retrying import retry_briefly
 
 BlockDone = Callable[[Block | Exception], None]
 # Topic, partition, offset, and how much is wanted.
@@ -36,7 +36,7 @@ class _Files:
     ) -> None:
         log, end = partition.log, partition.visible_end
         self._runtime.in_thread(
-            lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"), done
+            lambda: retry_briefly(lambda: log.read(offset, end, bytes_wanted), "A reader"), done
         )
 
 

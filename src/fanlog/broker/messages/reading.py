@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from fanlog.broker.messages.last import last_offsets
+from fanlog.broker.messages.last_messages import last_offsets
 from fanlog.broker.messages.loader import Loader
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime

@@ -16,8 +16,8 @@ from fanlog.broker.authority import Permit
 from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
 from fanlog.broker.messages.fanout import FanOut
-from fanlog.broker.messages.last import last_offsets
-from fanlog.broker.messages.missing import OpenForReader, check_awaited, maybe_topic
+from fanlog.broker.messages.last_messages import last_offsets
+from fanlog.broker.messages.missing_topics import OpenForReader, check_awaited, maybe_topic
 from fanlog.broker.messages.positions import continue_at, is_valid
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.topics import (

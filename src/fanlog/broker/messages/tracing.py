@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.messages.sampled import Find, Sampled, SampledBatch, VisibleRange
+from fanlog.broker.messages.sampled_batches import Find, Sampled, SampledBatch, VisibleRange
 from fanlog.config_security import TelemetryOptions
 from fanlog.errors import FanlogError
 from fanlog.format.frames import FRAME_HEADER_BYTES, PREFIX, PREFIX_BYTES

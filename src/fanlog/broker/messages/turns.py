@@ -21,7 +21,7 @@ from fanlog.broker.ports import Origin, Runtime
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.format.header import BatchHeader
-from fanlog.log.commit import Done
+from fanlog.log.group_commit import Done
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Durability
 from fanlog.telemetry.histograms import TURN_US, Histogram
@@ -29,7 +29,7 @@ from fanlog.telemetry.histograms import TURN_US, Histogram
 logger = logging.getLogger("fanlog.broker")
 
 
-class SyncGroup(Protocol):
+class GroupCommitPort(Protocol):
     """Group commit: makes pieces durable together."""
 
     pending_bytes: int
@@ -61,13 +61,13 @@ class Turns:
         self,
         runtime: Runtime,
         fan_out: FanOut,
-        sync_group: Callable[[], SyncGroup],
+        sync_group: Callable[[], GroupCommitPort],
         tail_total_bytes: int,
     ) -> None:
         self._runtime = runtime
         self._fan_out = fan_out
         self._sync_group = sync_group
-        self.group: SyncGroup | None = None
+        self.group: GroupCommitPort | None = None
         self._tail_total_bytes = tail_total_bytes
         self._tails: OrderedDict[Partition, None] = OrderedDict()
         self._fresh: dict[Partition, tuple[int, list[bytes]]] = {}
@@ -264,7 +264,7 @@ class Turns:
         self._get_group().adopt(logs, done)
         self.schedule()
 
-    def _get_group(self) -> SyncGroup:
+    def _get_group(self) -> GroupCommitPort:
         if self.group is None:
             self.group = self._sync_group()
         return self.group

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from fanlog.broker.messages.sizes import unpack_limits
+from fanlog.broker.messages.batch_sizes import unpack_limits
 from fanlog.broker.ports import Runtime
 from fanlog.config import BrokerOptions
 from fanlog.errors import FormatError

@@ -28,7 +28,7 @@ from fanlog.format.dead_letters import (
 )
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.format.header import read_header
-from fanlog.log.commit import Done
+from fanlog.log.group_commit import Done
 from fanlog.model import MIB
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.unpacking import Unpacker
-from fanlog.broker.queues.ahead import Ahead
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.broker.queues.spans import OffsetRange
+from fanlog.broker.queues.urgent_jobs import UrgentJobs
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
 from fanlog.format.batch import Batch, split_batches
@@ -165,7 +165,7 @@ class QueuePartition:
         self._large: list[BatchAtHand] = []
         self.paused_until_us = 0
         # Where urgent jobs are, if there are any priorities; and whether that is being looked for.
-        self.ahead: Ahead | None = None
+        self.ahead: UrgentJobs | None = None
         self._looking = False
 
     def available(self, now_us: int) -> int:
@@ -299,7 +299,7 @@ class QueuePartition:
         partition = self.partition
         if self.ahead is None:
             start = max(partition.ranked_from or 0, self.jobs.floor)
-            self.ahead = Ahead(start, self._options.queue_priority_runs_max)
+            self.ahead = UrgentJobs(start, self._options.queue_priority_runs_max)
         if not self._looking and self._look(now_us):
             self._looking = True
             self._host.soon(lambda: self._look_on(now_us))
@@ -326,7 +326,7 @@ class QueuePartition:
                 self._host.stir(self)
         return True
 
-    def _give_more(self, ahead: Ahead, now_us: int) -> bool:
+    def _give_more(self, ahead: UrgentJobs, now_us: int) -> bool:
         """Whether more can be read at once. Batches that are only on disk are loaded."""
         partition, tail = self.partition, self.partition.log.tail
         if ahead.until >= partition.visible_end:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.missing_topics import maybe_topic
 from fanlog.broker.messages.positions import known_until
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces

@@ -13,7 +13,7 @@ from fanlog.broker.ports import Runtime
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.log.partition import PartitionLog
-from fanlog.log.patience import a_few_times
+from fanlog.log.retrying import retry_briefly
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -99,7 +99,7 @@ class ScheduleRecords:
             )
 
         def work() -> DelayedRecordsFound:
-            return a_few_times(
+            return retry_briefly(
                 lambda: read_records(log, missing, end, bytes_max), "Delayed messages"
             )
 

@@ -35,7 +35,7 @@ from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, time_range
 from fanlog.format.messages import AddSchedule, ListScheduled, ScheduledPage
 from fanlog.format.schedules import NONCE_BYTES, RUN_PREFIX, SCHEDULED_TOPIC, record_key
-from fanlog.log.commit import Done
+from fanlog.log.group_commit import Done
 from fanlog.model import KIB, MIB, TopicSettings
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.broker.state.ledger_reading import TakeEntry, read_ledger, snapshot_mark
 from fanlog.errors import DiskFullError, FanlogError
 from fanlog.format.batch import encode_batch
-from fanlog.log.commit import Done
+from fanlog.log.group_commit import Done
 from fanlog.model import INTERNAL_PREFIX, KIB, TopicSettings
 
 logger = logging.getLogger("fanlog.broker")

@@ -17,9 +17,9 @@ from msgspec import Meta
 from fanlog.broker.insight.peers import describe_peer
 from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedError
 from fanlog.identity import Verb
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
+from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
     from fanlog.broker.insight.peers import Peer

@@ -15,7 +15,7 @@ from fanlog.errors import ForbiddenError, NotSupportedError
 from fanlog.identity import Verb
 from fanlog.listeners.web.login_watch import time_text
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
 from fanlog.release import VERSION
 from fanlog.telemetry.process import ProcessMetrics, measure_process
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.errors import FanlogError, FormatError, LimitError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.traffic import count_traffic
-from fanlog.listeners.web.talks import ENDED, Talk
+from fanlog.listeners.web.stream_protocol import ENDED, StreamProtocol
 from fanlog.security.connections import CountedAccount
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class WebConnection(asyncio.Protocol):
         "heard_at",
         "paused",
         "peer",
+        "protocol",
         "raw_send",
         "send",
-        "talk",
         "waiting",
     )
 
@@ -90,7 +90,7 @@ class WebConnection(asyncio.Protocol):
         self._core = host.core
         self._loop = host.loop
         self.peer = peer
-        self.talk: Talk = ENDED
+        self.protocol: StreamProtocol = ENDED
         self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         # Nothing goes out before the connection is ours; what a reader is told meanwhile waits.
@@ -118,12 +118,16 @@ class WebConnection(asyncio.Protocol):
         self.send = self._send_by_transport
 
     def opened(
-        self, transport: asyncio.Transport, sock: socket.socket | None, talk: Talk, head: bytes
+        self,
+        transport: asyncio.Transport,
+        sock: socket.socket | None,
+        protocol: StreamProtocol,
+        head: bytes,
     ) -> None:
         """The transport is ours, and the head of the answer goes out. `sock` is the transport's
         own, unless bytes are changed on their way."""
         self._transport = transport
-        self.talk = talk
+        self.protocol = protocol
         # That of the request: log lines then know for whom.
         self._context = copy_context()
         if sock is not None:
@@ -168,7 +172,7 @@ class WebConnection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         try:
-            self.talk.feed(data)
+            self.protocol.feed(data)
         except FormatError as fault:
             logger.debug("%s is cut off: %s", self.peer, fault)
             self.evict(fault)
@@ -177,7 +181,7 @@ class WebConnection(asyncio.Protocol):
             self.evict(FanlogError(OUR_FAULT))
         if self.paused or self._closing:
             return
-        if self.full() or self.talk.held_up():
+        if self.full() or self.protocol.held_up():
             self._pause()
         elif self._core.congested():
             self._pause()
@@ -372,7 +376,7 @@ class WebConnection(asyncio.Protocol):
     def swept(self, now: float) -> None:
         """Once a second."""
         if not self._closing:
-            self.talk.swept(now)
+            self.protocol.swept(now)
 
     def is_silent(self, now: float) -> bool:
         """Whether a peer that is pinged has been silent for too long."""
@@ -401,7 +405,7 @@ class WebConnection(asyncio.Protocol):
         if self._early is not None:
             self.fault = error
         elif not self._closing:
-            self.finish(f"cut off ({error.code}): {error}", self.talk.farewell(error))
+            self.finish(f"cut off ({error.code}): {error}", self.protocol.farewell(error))
 
     def finish(self, why: str, last: bytes = b"") -> None:
         """Closes once everything has gone out. The peer's last bytes are read and dropped for a
@@ -410,7 +414,7 @@ class WebConnection(asyncio.Protocol):
             return
         self._why = why
         self._closing = self.blocked = True
-        self.talk.closed()
+        self.protocol.closed()
         self._woken()
         if self._transport.is_closing():
             return
@@ -423,7 +427,7 @@ class WebConnection(asyncio.Protocol):
 
     def drain(self, after_ms: int) -> None:
         """Sends the client elsewhere."""
-        self.talk.drain(after_ms)
+        self.protocol.drain(after_ms)
 
     @property
     def closing(self) -> bool:
@@ -437,14 +441,14 @@ class WebConnection(asyncio.Protocol):
         self.blocked = True
         if not self._closing:
             self._closing = True
-            self.talk.closed()
+            self.protocol.closed()
         self._woken()
         if self._linger is not None:
             self._linger.cancel()
         logger.debug("%s: disconnected: %s", self.peer, exc or self._why)
         self._counted.become(None)
         self._host.left(self)
-        self.talk = ENDED
+        self.protocol = ENDED
         self.waiting = []
         # They are bound to this very object, or to what knows it: nothing may keep it in memory.
         self.raw_send = self.send = _gone

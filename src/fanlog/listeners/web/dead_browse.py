@@ -35,8 +35,8 @@ from fanlog.listeners.web.dead_answers import (
 from fanlog.listeners.web.dead_index import PATIENCE_SECONDS
 from fanlog.listeners.web.dead_reading import read_letters
 from fanlog.listeners.web.dead_reasons import error_of
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator

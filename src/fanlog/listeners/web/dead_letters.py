@@ -24,9 +24,9 @@ from fanlog.listeners.web.dead_browse import ERRORS, ERRORS_OF_ONE, index_of, mo
 from fanlog.listeners.web.dead_index import PATIENCE_SECONDS
 from fanlog.listeners.web.dead_matches import DeadLetterFilter
 from fanlog.listeners.web.dead_reading import read_letters
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
+from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore

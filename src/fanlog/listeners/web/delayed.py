@@ -26,9 +26,9 @@ from fanlog.format.messages import ListScheduled, ScheduledPage
 from fanlog.format.schedules import SCHEDULE_ID_BYTES_MAX
 from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
-from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
 from fanlog.listeners.web.ports import MessageToPublish
+from fanlog.listeners.web.publish_limits import charge_request
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import TOPIC_NAME_BYTES_MAX, PendingMessage
 

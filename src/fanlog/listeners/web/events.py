@@ -34,6 +34,7 @@ from fanlog.format.patterns import fits, is_pattern
 from fanlog.format.web_frames import sse_event
 from fanlog.format.web_positions import Vector, parse_event_id, print_position, print_positions
 from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.connection_presence import ConnectionPresence, Wish
 from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import (
     FollowedSubscription,
@@ -42,8 +43,7 @@ from fanlog.listeners.web.following import (
     positions_of,
 )
 from fanlog.listeners.web.login_watch import LoginWatch
-from fanlog.listeners.web.present import ConnectionPresence, Wish
-from fanlog.listeners.web.readers import gap_frame
+from fanlog.listeners.web.reader_events import gap_frame
 from fanlog.model import Gap
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fanlog.broker.messages.missing import maybe_notice
+from fanlog.broker.messages.missing_topics import maybe_notice
 from fanlog.client.arguments import as_start
 from fanlog.errors import ClosedError, InvalidArgumentError, LimitError, allow_more
 from fanlog.format.messages import Joined, Position, Subscribe
@@ -24,7 +24,7 @@ from fanlog.model import SlowPolicy, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.messages.latest import LatestTables, LatestUse
+    from fanlog.broker.messages.latest_values import LatestTables, LatestUse
     from fanlog.broker.messages.topics import BrokerSubscription
     from fanlog.broker.ports import Reader
     from fanlog.config_web import WebOptions

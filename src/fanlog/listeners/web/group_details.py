@@ -13,8 +13,8 @@ from fanlog.broker.insight.group_view import GroupView, MemberRow, PartitionRow
 from fanlog.errors import GroupNotFoundError, InvalidArgumentError, NotSupportedError
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.group_lists import PageLimit, PageOffset, Searched, age_of
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.model import TOPIC_NAME_BYTES_MAX, GroupKind, GroupState
 from fanlog.telemetry.callers import connection_id
 

@@ -14,8 +14,8 @@ from msgspec import Meta
 from fanlog.broker.insight.group_scan import GroupRow
 from fanlog.errors import InvalidArgumentError, NotSupportedError
 from fanlog.listeners.web.group_tables import GroupTable, GroupTables
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.model import GroupKind, GroupState
 
 Sort = Literal[

@@ -52,12 +52,12 @@ from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.login_watch import LoginWatch
-from fanlog.listeners.web.mistakes import explained
+from fanlog.listeners.web.request_errors import explained
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.websocket import (
     DISCONNECTED,
     HandshakeError,
-    WebSocketTalk,
+    WebSocketStream,
     refusal,
     shake_hands,
     taken,
@@ -213,10 +213,10 @@ def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.Stre
         agreed = shake_hands(request)
     except HandshakeError as fault:
         return refusal(fault)
-    session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
+    session.protocol = WebSocketStream(connection, listener.options, session, listener.loop.time())
     connection.belong_to(guest.who.account)
     try:
-        listener.take_over(request, connection, session.talk, agreed.head)
+        listener.take_over(request, connection, session.protocol, agreed.head)
     except BaseException:
         connection.belong_to(None)
         raise
@@ -247,7 +247,7 @@ class GroupSession:
         self._watch = LoginWatch(listener, guest)
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
-        self.talk: WebSocketTalk
+        self.protocol: WebSocketStream
         self._wanted = wanted
         # How far each partition was sent, and in which log; and how far it was acked.
         self._sent: dict[TopicPartition, Reached] = {}
@@ -307,7 +307,7 @@ class GroupSession:
             with contextlib.suppress(FanlogError):
                 await self._member.close()
         if not self._closed:
-            self.talk.close(code, why)
+            self.protocol.close(code, why)
 
     async def _commit_sent(self) -> None:
         before: dict[TopicPartition, Reached] = {}
@@ -510,7 +510,7 @@ class GroupSession:
     def drained(self, after_ms: int, reason: str = "draining") -> None:
         """Sends the client elsewhere. Its partitions go to others."""
         frame = ops.ReconnectFrame(after_ms=after_ms, reason=reason)
-        self.talk.close(_RECONNECT_CODE, reason, text_frame(ops.encode(frame)))
+        self.protocol.close(_RECONNECT_CODE, reason, text_frame(ops.encode(frame)))
 
     def subscriptions(self) -> list[str]:
         """The targets that it follows."""
@@ -521,7 +521,7 @@ class GroupSession:
         if reconnect:
             self.drained(0, reason)
         else:
-            self.talk.close(DISCONNECTED, reason)
+            self.protocol.close(DISCONNECTED, reason)
 
     def closed(self) -> None:
         self._closed = True

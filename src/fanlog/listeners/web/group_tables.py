@@ -12,7 +12,7 @@ from fanlog.broker.insight.group_scan import GroupRow, GroupScan
 from fanlog.broker.insight.group_view import GroupView, view_group
 from fanlog.errors import GroupNotFoundError
 from fanlog.identity import Account, Verb
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit

@@ -14,8 +14,8 @@ from fanlog.client.signals import Signals
 from fanlog.config import ClientOptions
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.web_positions import print_position
+from fanlog.listeners.web.long_poll import wait_for_more
 from fanlog.listeners.web.ports import Hear, Incoming, MessageToPublish, Published
-from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore

@@ -19,9 +19,9 @@ from fanlog.errors import (
 from fanlog.identity import Identity, Login, Role, Rules, Verb
 from fanlog.listeners.web.entrance import COOKIE, Guest, session_cookies
 from fanlog.listeners.web.login_watch import time_text
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
+from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.security.sessions import LoginSession
 
 _SECRET_LENGTH_MAX = 16_384

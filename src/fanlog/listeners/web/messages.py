@@ -25,8 +25,8 @@ from fanlog.errors import (
 )
 from fanlog.format.web_positions import Vectors, parse_event_id, print_position, print_positions
 from fanlog.identity import Verb
+from fanlog.listeners.web.message_pages import GapAnswer, MessagePage, PageReader, continue_at
 from fanlog.listeners.web.openapi_names import POSITION_PATTERN, TIME_SCHEMAS
-from fanlog.listeners.web.reading import GapAnswer, MessagePage, PageReader, continue_at
 from fanlog.listeners.web.routes import Call, Param, Route
 from fanlog.model import PARTITIONS_MAX, Start, TopicInfo
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from fanlog.broker.insight.metric_scan import topic_metrics
 from fanlog.errors import ForbiddenError, TopicNotFoundError
 from fanlog.identity import Verb
-from fanlog.listeners.seen import seen_by
+from fanlog.listeners.visible_snapshot import seen_by
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.model import TopicInfo
 from fanlog.telemetry.prometheus import render

@@ -36,9 +36,9 @@ from fanlog.errors import (
 from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
 from fanlog.identity import Verb
 from fanlog.listeners.web.audited import publish_as
-from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
 from fanlog.listeners.web.ports import MessageToPublish, Published
+from fanlog.listeners.web.publish_limits import charge_request
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
 from fanlog.model import PARTITIONS_MAX

@@ -21,9 +21,9 @@ from fanlog.format.messages import ListScheduled, ScheduledPage
 from fanlog.identity import Verb
 from fanlog.listeners.web.group_details import connection_of, topics_of
 from fanlog.listeners.web.group_lists import PageLimit, PageOffset, age_of
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
+from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.model import GroupState, PendingMessage, QueueSettings
 
 if TYPE_CHECKING:

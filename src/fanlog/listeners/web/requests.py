@@ -16,8 +16,8 @@ from fanlog.errors import (
 )
 from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
-from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.ports import MessageToPublish
+from fanlog.listeners.web.publish_limits import charge_request
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
 

@@ -10,9 +10,9 @@ from msgspec import Meta
 from fanlog.broker.presence.rooms import RoomSize
 from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Verb
-from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
+from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener

@@ -35,7 +35,7 @@ from fanlog.errors import (
 )
 from fanlog.identity import Verb
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX
-from fanlog.listeners.web.mistakes import explained
+from fanlog.listeners.web.request_errors import explained
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit

@@ -27,9 +27,9 @@ from fanlog.identity import Verb
 from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.delayed import ROUTES as DELAYED_ROUTES
 from fanlog.listeners.web.delayed import key_fields, message_json, moment
-from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
 from fanlog.listeners.web.ports import MessageToPublish, Published
+from fanlog.listeners.web.publish_limits import charge_request
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import TOPIC_NAME_BYTES_MAX, ScheduleInfo
 from fanlog.security.rules import forbidden

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from aiohttp import web
 
-from fanlog.broker.messages.latest import LatestTables
+from fanlog.broker.messages.latest_values import LatestTables
 from fanlog.config_security import SecurityOptions
 from fanlog.errors import TooManyConnectionsError
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
-from fanlog.listeners.web.connected import RequestPeer, StreamPeer
 from fanlog.listeners.web.connections import WebConnections
 from fanlog.listeners.web.dead_index import DeadLetterIndexes
 from fanlog.listeners.web.entrance import Entrance
 from fanlog.listeners.web.group_tables import GroupTables
 from fanlog.listeners.web.http_handler import HttpHandler
+from fanlog.listeners.web.listed_peers import RequestPeer, StreamPeer
+from fanlog.listeners.web.message_pages import RenderedBatches
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
 from fanlog.listeners.web.presence import Presence
 from fanlog.listeners.web.problems import CONTENT_TYPE, problem_of
 from fanlog.listeners.web.rates import Rate
-from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
 from fanlog.listeners.web.tasks import Tasks
 from fanlog.listeners.web.tls_transport import TlsTransport
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.admission import Admission
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.ports import Bus
-    from fanlog.listeners.web.talks import Talk
+    from fanlog.listeners.web.stream_protocol import StreamProtocol
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -198,14 +198,14 @@ class WebListener(Acceptor):
         return self._peers[request.protocol].peer
 
     def take_over(
-        self, request: web.Request, stream: WebConnection, talk: Talk, head: bytes
+        self, request: web.Request, stream: WebConnection, protocol: StreamProtocol, head: bytes
     ) -> None:
         """Gives a request's connection to a stream, and sends the head of the answer. The stream
         says `left` when it has ended."""
         peer = self._peers[request.protocol]
         self._streams[stream] = None
         transport = peer.take_over(stream)
-        stream.opened(transport, peer.sock, talk, head)
+        stream.opened(transport, peer.sock, protocol, head)
         if self.draining.is_set():
             # It came over a connection that was open before. It is sent away once it has begun.
             self.loop.call_soon(stream.drain, self._after_ms())
@@ -219,7 +219,7 @@ class WebListener(Acceptor):
 
     def _upstream_changed(self, up: bool) -> None:
         for stream in list(self._streams):
-            stream.talk.upstream(up=up)
+            stream.protocol.upstream(up=up)
 
     def all_listeners(self) -> list[PeerSource]:
         """Of this process."""
@@ -266,7 +266,7 @@ class WebListener(Acceptor):
             self._unchecked[:-_RECHECKED_AT_ONCE],
         )
         for stream in some:
-            stream.talk.recheck()
+            stream.protocol.recheck()
         if self._unchecked:
             self.loop.call_soon(self._recheck_some)
 

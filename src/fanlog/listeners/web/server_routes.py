@@ -22,12 +22,12 @@ from fanlog.format.presence import CONNECTION_BYTES_MAX
 from fanlog.format.web import OutgoingMessage
 from fanlog.identity import Verb
 from fanlog.listeners.web.clients import forget_clients
-from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
 from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.listeners.web.presence import PresenceOf
+from fanlog.listeners.web.publish_limits import charge_request
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.users import user_topic
+from fanlog.listeners.web.user_topics import user_topic
 
 _REASON_BYTES_MAX = 120
 # As a WebSocket client names its user.

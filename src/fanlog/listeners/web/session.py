@@ -27,6 +27,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.audited import publish_as
+from fanlog.listeners.web.connection_presence import ConnectionPresence, Wish
 from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import (
     FollowedSubscription,
@@ -38,13 +39,12 @@ from fanlog.listeners.web.following import (
 )
 from fanlog.listeners.web.history import read_history
 from fanlog.listeners.web.login_watch import LoginWatch
-from fanlog.listeners.web.metered import charge_stream
-from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import MessageToPublish, Published
-from fanlog.listeners.web.present import ConnectionPresence, Wish
-from fanlog.listeners.web.readers import JsonReader
-from fanlog.listeners.web.users import user_topic as topic_of_user
-from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
+from fanlog.listeners.web.publish_limits import charge_stream
+from fanlog.listeners.web.reader_events import JsonReader
+from fanlog.listeners.web.request_errors import explained
+from fanlog.listeners.web.user_topics import user_topic as topic_of_user
+from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketStream
 
 if TYPE_CHECKING:
     from fanlog.format.web import OutgoingMessage
@@ -88,7 +88,7 @@ class WebSession:
         self._presence: Wish = False
         # Subscriptions with presence.
         self._seen: set[Key] = set()
-        self.talk: WebSocketTalk
+        self.protocol: WebSocketStream
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
         # Those of them that nobody wants when the connection is gone.
@@ -384,7 +384,7 @@ class WebSession:
         if self._closed:
             return
         if first:
-            self.talk.let_in()
+            self.protocol.let_in()
             self.present = self._make_present()
         else:
             self._end_forbidden()
@@ -438,7 +438,7 @@ class WebSession:
         if reconnect:
             self.drained(0, reason)
         else:
-            self.talk.close(DISCONNECTED, reason)
+            self.protocol.close(DISCONNECTED, reason)
 
     def upstream(self, *, up: bool) -> None:
         self.connection.tell(text_frame(ops.encode(ops.UpstreamFrame(up=up))))
@@ -453,7 +453,7 @@ class WebSession:
 
     def _leave(self) -> None:
         frame = ops.ReconnectFrame(after_ms=self._draining or 0, reason=self._reason)
-        self.talk.close(_RECONNECT_CODE, self._reason, text_frame(ops.encode(frame)))
+        self.protocol.close(_RECONNECT_CODE, self._reason, text_frame(ops.encode(frame)))
 
     def closed(self) -> None:
         self._closed = True

@@ -14,6 +14,7 @@ from fanlog.format.patterns import fits, is_pattern, meet
 from fanlog.format.web_filters import make_filter
 from fanlog.format.web_positions import parse_positions
 from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.connection_presence import Wish, read_wish
 from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
 from fanlog.listeners.web.following import WantedSubscription, read_start
 from fanlog.listeners.web.group_stream import (
@@ -27,13 +28,12 @@ from fanlog.listeners.web.group_stream import (
     join_group,
 )
 from fanlog.listeners.web.operations import Missing, StartSpec
-from fanlog.listeners.web.present import Wish, read_wish
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.session import WebSession, own_topic
-from fanlog.listeners.web.talks import Talk
+from fanlog.listeners.web.stream_protocol import StreamProtocol
 from fanlog.listeners.web.websocket import (
     HandshakeError,
-    WebSocketTalk,
+    WebSocketStream,
     refusal,
     shake_hands,
     taken,
@@ -178,12 +178,14 @@ async def _websocket(
     connection = WebConnection(listener, listener.peer_of(request))
     session = WebSession(listener, connection, call.guest, binary=agreed.binary)
     stranger, now = not call.guest.logged_in, listener.loop.time()
-    session.talk = WebSocketTalk(connection, listener.options, session, now, stranger=stranger)
+    session.protocol = WebSocketStream(
+        connection, listener.options, session, now, stranger=stranger
+    )
     try:
         await session.begin(wanted, presence)
         _check_open(connection)
         connection.belong_to(call.guest.who.account)
-        listener.take_over(request, connection, session.talk, agreed.head)
+        listener.take_over(request, connection, session.protocol, agreed.head)
     except BaseException:
         session.closed()
         connection.belong_to(None)
@@ -202,7 +204,7 @@ async def _events(
     return await send_events(call, connection, events, events.begin(wanted, presence))
 
 
-class Events(Talk, Protocol):
+class Events(StreamProtocol, Protocol):
     """What is spoken on a connection of events."""
 
     def start(self) -> None: ...

@@ -157,7 +157,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class WebSocketTalk:
+class WebSocketStream:
     """One WebSocket, and what is half here of it."""
 
     __slots__ = (

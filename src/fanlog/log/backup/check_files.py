@@ -13,10 +13,10 @@ import msgspec
 from fanlog.errors import FanlogError, FormatError
 from fanlog.log import small_files
 from fanlog.log.backup.findings import CheckReport, Meaning
-from fanlog.log.clean import CleanStop, decode_clean
-from fanlog.log.ends import SyncedEnds, decode_ends
+from fanlog.log.clean_stop import CleanStop, decode_clean
 from fanlog.log.files import read_file
 from fanlog.log.journal_file import HEADER_BYTES, JournalGroup, groups
+from fanlog.log.synced_ends import SyncedEnds, decode_ends
 
 # The first two fields of a group's header.
 _HEAD = Struct("<8sQ")

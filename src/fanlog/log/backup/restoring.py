@@ -33,10 +33,10 @@ from fanlog.log.catalog import (
     create_topic_folder,
     save_catalog,
 )
-from fanlog.log.ends import SyncedEnds
 from fanlog.log.files import make_folders, read_file, replace_file, sync_folder, write_all
 from fanlog.log.partition_notes import RANKED_FILE
 from fanlog.log.scan import Owner
+from fanlog.log.synced_ends import SyncedEnds
 from fanlog.model import MIB
 
 _READ_BYTES = 1 * MIB

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fanlog.listeners.web.shared import SharedAnswers
+from fanlog.listeners.web.shared_answers import SharedAnswers
 
 
 class Owner:

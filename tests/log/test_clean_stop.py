@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fanlog.log import clean, recovery
+from fanlog.log import clean_stop, recovery
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings
@@ -32,7 +32,7 @@ def stopped(folder: Path, settings: TopicSettings = OS, count: int = 100) -> lis
     samples = fill(log, count)
     if settings is FSYNC:
         pieces = [(log, sample.data) for sample in samples]
-        store.get_journal().commit(pieces, os.fdatasync)
+        store.get_journal().make_durable(pieces, os.fdatasync)
     store.close(clean=True)
     return samples
 
@@ -197,7 +197,7 @@ def test_after_a_restart_of_the_machine_only_what_was_synced_is_believed(
     for name, settings in (("os", OS), ("fsync", FSYNC)):
         stopped(tmp_path / name, settings)
     monkeypatch.setattr(recovery, "scan_segment", scan)
-    monkeypatch.setattr(clean, "boot_id", lambda: "another")
+    monkeypatch.setattr(clean_stop, "boot_id", lambda: "another")
     for name in ("os", "fsync"):
         store, (log,) = open_store(tmp_path / name)
         assert log.end_offset == 100

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fanlog.broker.messages.latest import LatestTables
+from fanlog.broker.messages.latest_values import LatestTables
 from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidArgumentError, LimitError, TopicDeletedError
 from fanlog.format.batch import encode_batch

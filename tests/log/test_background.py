@@ -28,7 +28,7 @@ from tests.log.pieces import append, fill, make_batch
 T = TypeVar("T")
 
 
-class HandErrands:
+class HandRun:
     """Does one errand whenever the test says so."""
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class HandErrands:
             self.due.popleft()()
 
 
-def open_store(folder: Path) -> tuple[LogStore, HandErrands]:
+def open_store(folder: Path) -> tuple[LogStore, HandRun]:
     store = LogStore(folder, LogOptions(), lambda: 0)
     store.open()
-    errands = HandErrands()
-    store.employ(errands)
-    return store, errands
+    background = HandRun()
+    store.employ(background)
+    return store, background
 
 
 def names_after_a_crash(folder: Path, copy: Path) -> list[str]:
@@ -77,7 +77,7 @@ def names_after_a_crash(folder: Path, copy: Path) -> list[str]:
 
 def test_a_deleted_topic_is_there_as_a_whole_until_it_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    store, errands = open_store(folder)
+    store, background = open_store(folder)
     topic = store.create("t", TopicSettings())
     log = topic.logs[0]
     fill(log, 1)
@@ -87,23 +87,23 @@ def test_a_deleted_topic_is_there_as_a_whole_until_it_is_gone(tmp_path: Path) ->
         append(log, make_batch(1, owner=log.owner))
     assert not heard
     assert names_after_a_crash(folder, tmp_path / "before") == ["t"]
-    errands.due.popleft()()
+    background.due.popleft()()
     assert heard == [None]
     assert names_after_a_crash(folder, tmp_path / "after") == []
     assert len(os.listdir(folder / "topics")) == 1
-    errands.run()
+    background.run()
     assert os.listdir(folder / "topics") == []
     store.close()
 
 
 def test_a_deleted_topics_name_is_free_before_its_files_are_gone(tmp_path: Path) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     old = store.create("t", TopicSettings())
     fill(old.logs[0], 1)
     store.delete(old, lambda _: None)
     new = store.create("t", TopicSettings())
     fill(new.logs[0], 1)
-    errands.run()
+    background.run()
     assert new.logs[0].read(0, 1).next_offset == 1
     assert len(os.listdir(tmp_path / "topics")) == 1
     store.close()
@@ -111,7 +111,7 @@ def test_a_deleted_topics_name_is_free_before_its_files_are_gone(tmp_path: Path)
 
 def test_a_name_is_used_again_only_when_its_last_topic_is_durably_gone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    store, errands = open_store(folder)
+    store, background = open_store(folder)
     old = store.create("t", TopicSettings())
     heard: list[FanlogError | None] = []
     store.delete(old, heard.append)
@@ -119,7 +119,7 @@ def test_a_name_is_used_again_only_when_its_last_topic_is_durably_gone(tmp_path:
     assert names_after_a_crash(folder, tmp_path / "copy") == ["t"]
     assert not Path(old.folder).exists()
     assert Path(new.folder).exists()
-    errands.run()
+    background.run()
     assert heard == [None]
     store.close()
 
@@ -188,7 +188,7 @@ def test_a_folder_that_can_not_be_renamed_is_told_to_who_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
-    store, errands = open_store(folder)
+    store, background = open_store(folder)
     topic = store.create("t", TopicSettings())
     heard: list[FanlogError | None] = []
     store.delete(topic, heard.append)
@@ -198,27 +198,27 @@ def test_a_folder_that_can_not_be_renamed_is_told_to_who_asked(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", fail)
-        errands.run()
+        background.run()
     assert isinstance(heard[0], FanlogError)
     store.close()
     assert names_after_a_crash(folder, tmp_path / "copy") == ["t"]
 
 
 def test_segments_go_in_their_order_and_after_the_log_has_let_go_of_them(tmp_path: Path) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = store.create("t", TopicSettings(segment_bytes=64 * KIB))
     log = topic.logs[0]
     fill(log, 10, size=40 * KIB)
     folder = Path(topic.folder) / "0"
-    errands.run()
+    background.run()
     assert len(list(folder.glob("*.log"))) == 10
     log.drop_before(3)
     log.drop_before(6)
     assert log.start_offset == 6
     assert len(list(folder.glob("*.log"))) == 10
-    errands.due.popleft()()
+    background.due.popleft()()
     assert min(int(path.stem) for path in folder.glob("*.log")) == 3
-    errands.run()
+    background.run()
     assert min(int(path.stem) for path in folder.glob("*.log")) == 6
     store.close()
 
@@ -256,18 +256,18 @@ def filled_by_two(store: LogStore) -> StoredTopic:
 def test_producers_are_asked_in_slices_and_the_old_file_stays_until_the_new_one_is_durable(
     tmp_path: Path,
 ) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = filled_by_two(store)
     fill(topic.logs[0], 2, size=40 * KIB)
-    errands.run()
+    background.run()
     assert producer_files(topic) == [1]
     fill(topic.logs[0], 1, size=40 * KIB)
     for _ in range(3):
         assert producer_files(topic) == [1]
-        errands.due.popleft()()
-    errands.due.popleft()()
+        background.due.popleft()()
+    background.due.popleft()()
     assert producer_files(topic) == [1, 2]
-    errands.run()
+    background.run()
     assert producer_files(topic) == [2]
     store.close()
 
@@ -275,10 +275,10 @@ def test_producers_are_asked_in_slices_and_the_old_file_stays_until_the_new_one_
 def test_segments_that_begin_while_producers_are_asked_get_their_file_afterwards(
     tmp_path: Path,
 ) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = filled_by_two(store)
     fill(topic.logs[0], 6, size=40 * KIB)
-    errands.run()
+    background.run()
     assert producer_files(topic) == [5]
     # What came after a segment's begin is not in its file.
     told = read_producers(f"{topic.folder}/0/{5:020d}.producers", 5)
@@ -287,7 +287,7 @@ def test_segments_that_begin_while_producers_are_asked_get_their_file_afterwards
 
 
 def test_no_segment_goes_before_it_is_durable_who_wrote_it(tmp_path: Path) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = filled_by_two(store)
     log = topic.logs[0]
     fill(log, 6, size=40 * KIB)
@@ -299,8 +299,8 @@ def test_no_segment_goes_before_it_is_durable_who_wrote_it(tmp_path: Path) -> No
         names = {path.name for path in (Path(topic.folder) / "0").glob("*.log")}
         kept = [int(name[:20]) for name in names]
         assert min(kept) <= (before[0] if before else 0)
-        errands.due.popleft()()
-    errands.run()
+        background.due.popleft()()
+    background.run()
     assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
     store.close()
 
@@ -308,7 +308,7 @@ def test_no_segment_goes_before_it_is_durable_who_wrote_it(tmp_path: Path) -> No
 def test_segments_wait_when_there_is_no_room_for_the_file_of_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = filled_by_two(store)
     log = topic.logs[0]
     fill(log, 3, size=40 * KIB)
@@ -319,10 +319,10 @@ def test_segments_wait_when_there_is_no_room_for_the_file_of_producers(
     with monkeypatch.context() as patched:
         patched.setattr(disk_module, "write_producers", fail)
         log.drop_before(2)
-        errands.run()
+        background.run()
     assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 3
     log.retain(0)
-    errands.run()
+    background.run()
     assert producer_files(topic) == [2]
     assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
     store.close()
@@ -340,11 +340,11 @@ def test_a_log_that_is_emptied_knows_its_producers_after_a_crash_at_any_moment(
     tmp_path: Path,
 ) -> None:
     """What is synced is there; of the file that is being written nothing may be."""
-    store, errands = open_store(tmp_path / "data")
+    store, background = open_store(tmp_path / "data")
     topic = filled_by_two(store)
     log = topic.logs[0]
     fill_by_two(log, 6)
-    errands.run()
+    background.run()
     log.delete_before(log.end_offset)
     for step in range(20):
         copy = tmp_path / f"crash-{step}"
@@ -358,9 +358,9 @@ def test_a_log_that_is_emptied_knows_its_producers_after_a_crash_at_any_moment(
         }
         assert last == {1: 3, 2: 3}
         found.close()
-        if not errands.due:
+        if not background.due:
             break
-        errands.due.popleft()()
+        background.due.popleft()()
     assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
     store.close()
 
@@ -374,7 +374,7 @@ def fill_by_two(log: PartitionLog, count: int) -> None:
 def test_compaction_takes_no_segment_away_before_it_is_durable_who_wrote_it(
     tmp_path: Path,
 ) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = store.create("t", TopicSettings(segment_bytes=64 * KIB, cleanup="compact"))
     log = topic.logs[0]
     for i in range(4):
@@ -389,7 +389,7 @@ def test_compaction_takes_no_segment_away_before_it_is_durable_who_wrote_it(
     told: list[Exception | None] = []
     log.when_proven(told.append)
     assert told == []
-    errands.run()
+    background.run()
     assert told == [None]
     run = log.compaction(log.end_offset, 0, lambda: False, everything=True)
     assert run is not None
@@ -400,12 +400,12 @@ def test_compaction_takes_no_segment_away_before_it_is_durable_who_wrote_it(
 
 
 def test_who_waits_for_the_file_of_producers_of_a_deleted_log_is_told(tmp_path: Path) -> None:
-    store, errands = open_store(tmp_path)
+    store, background = open_store(tmp_path)
     topic = filled_by_two(store)
     fill(topic.logs[0], 2, size=40 * KIB)
     told: list[Exception | None] = []
     topic.logs[0].when_proven(told.append)
     topic.logs[0].delete()
     assert isinstance(told[0], TopicDeletedError)
-    errands.run()
+    background.run()
     store.close()

@@ -23,7 +23,7 @@ def _header(piece: memoryview, at: int) -> BatchHeader:
     return read_header(piece[at : at + BATCH_BYTES_MIN])
 
 
-class Ahead:
+class UrgentJobs:
     """`until` is how far the log was read. `runs_max` runs are kept."""
 
     __slots__ = ("_at", "_count", "_pieces", "_runs", "_runs_max", "until")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.errors import FanlogError, LogFailedError
-from fanlog.log.commit import GroupCommit
+from fanlog.log.group_commit import GroupCommit
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore
 from fanlog.model import TopicSettings

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fanlog.listeners.web.ordered import page_of
+from fanlog.listeners.web.sorted_pages import page_of
 from tests.listeners.web.conftest import Serving
 
 ITEMS = random.Random(7).sample(range(10_000), 3_000)

@@ -35,7 +35,7 @@ def note_ends(broker: GroupPorts, group: ConsumerGroup, wanted: JoinGroup) -> No
                 group.ends.setdefault(place, partition.visible_end)
 
 
-async def place_group(broker: GroupPorts, wanted: JoinGroup, start: Start) -> None:
+async def set_initial_positions(broker: GroupPorts, wanted: JoinGroup, start: Start) -> None:
     """Commits the start of a group. Raises if that is not allowed."""
     if start.kind != "time":
         raise InvalidArgumentError(

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fanlog.errors import FormatError
-from fanlog.log.ends import SyncedEnds, load_ends
 from fanlog.log.journal_file import JournalFound, read_journal
-from fanlog.log.kept import load_kept
+from fanlog.log.kept_batches import load_kept
 from fanlog.log.replay import Journaled, Known, by_partition
 from fanlog.log.scan import Owner
 from fanlog.log.small_files import ReportDamage, set_aside
+from fanlog.log.synced_ends import SyncedEnds, load_ends
 
 
-class Past:
+class PreviousRun:
     """The journal's batches by partition, and the acknowledged end of each."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Past:
                 yield owner, end_offset
 
 
-def read_past(folder: str, report: ReportDamage) -> Past:
+def read_previous_run(folder: str, report: ReportDamage) -> PreviousRun:
     try:
         ends = load_ends(folder)
     except FormatError as fault:
@@ -69,4 +69,4 @@ def read_past(folder: str, report: ReportDamage) -> Past:
             f"{fault}, and a group is lost. The messages are still in their logs, unless the log "
             f"has lost them, too: then its damage is listed as well."
         )
-    return Past(found, ends, load_kept(folder))
+    return PreviousRun(found, ends, load_kept(folder))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TopicDone = Callable[[BrokerTopic | FanlogError], None]
 
 
-class Raising:
+class DurabilityRaise:
     """The topics whose durability is being raised, and the changes that wait for each."""
 
     def __init__(self, store: LogStore, turns: Turns, runtime: Runtime) -> None:

@@ -19,7 +19,7 @@ from nats.js.errors import NotFoundError
 from fanlog.broker.names import check_name
 from fanlog.client.tls import shared_context
 from fanlog.config import ClientOptions, EdgeOptions
-from fanlog.edge.ending import end_all
+from fanlog.edge.cancelling import end_all
 from fanlog.edge.nats_messages import SIGNAL, body_of, check_subject, headers_of
 from fanlog.errors import (
     ConnectionLostError,
@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 10.0
 _RECONNECT_SECONDS = 0.25
 
 
-class NatsLine:
+class NatsConnection:
     """`on_back` runs when a lost connection is there again, before it counts as `up`."""
 
     def __init__(

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from fanlog.config import EdgeOptions
-from fanlog.edge.ending import end_all
+from fanlog.edge.cancelling import end_all
 from fanlog.errors import ConnectionLostError, FanlogError, RequestTimeoutError
 
 logger = logging.getLogger("fanlog.edge")
@@ -47,7 +47,7 @@ def _tls_arguments(options: EdgeOptions) -> dict[str, Any]:
     }
 
 
-class RedisLine:
+class RedisConnections:
     """`on_fresh` runs on each new connection before anything is heard, and `on_back` when all is
     subscribed to again, before it counts as `up`."""
 

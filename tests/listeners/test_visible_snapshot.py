@@ -12,7 +12,7 @@ from fanlog.broker.ports import Audit, Authority
 from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.errors import ForbiddenError
 from fanlog.identity import Identity, Role, Rules, Verb
-from fanlog.listeners.seen import seen_by
+from fanlog.listeners.visible_snapshot import seen_by
 from fanlog.security.rules import forbidden
 from fanlog.telemetry.snapshot import OTHERS, GroupMetrics, ReaderMetrics, TopicMetrics
 from tests.listeners.test_login import guarded

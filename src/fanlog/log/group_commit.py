@@ -15,7 +15,7 @@ from time import perf_counter_ns
 
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.log import posix
-from fanlog.log.faults import commit_error
+from fanlog.log.faults import sync_error
 from fanlog.log.journal import Journal
 from fanlog.log.partition import PartitionLog
 from fanlog.log.tail import Piece
@@ -92,8 +92,8 @@ class GroupCommit:
         self.pending_bytes += len(piece)
 
     def adopt(self, logs: Sequence[PartitionLog], done: Done) -> None:
-        """Takes in logs that have files and were not synced by commits so far. Their files are
-        synced with the next commit, before any piece of theirs is journaled."""
+        """Takes in logs that have files and were not synced by group commits so far. Their files
+        are synced with the next group commit, before any piece of theirs is journaled."""
         failure = self.failure
         if failure is not None:
             for log in logs:
@@ -104,7 +104,7 @@ class GroupCommit:
         self._waiting.dones.append(done)
 
     def histograms(self) -> tuple[Histogram, Histogram]:
-        """How long commits took, in µs, and how many bytes they had."""
+        """How long syncs took, in µs, and how many bytes they had."""
         return self.syncs, self.sync_sizes
 
     def kick(self) -> None:
@@ -115,7 +115,7 @@ class GroupCommit:
         self._running = group
         group.written.acquire()
         if self._worker is None:
-            self._worker = Thread(target=self._work, name="fanlog-commit", daemon=True)
+            self._worker = Thread(target=self._work, name="fanlog-sync", daemon=True)
             self._worker.start()
         self._inbox.put(group)
 
@@ -125,13 +125,13 @@ class GroupCommit:
 
         For a stop: a lack of descriptors or memory is retried only for a limited time.
         """
-        self.journal.patience.hurry()
+        self.journal.retry.hurry()
         self.kick()
         while (group := self._running) is not None:
             with group.written:
                 pass
             self._complete(group)
-        self.journal.patience.relax()
+        self.journal.retry.relax()
 
     def close(self) -> None:
         """Drains, and ends the worker thread. The journal stays open: it is the store's."""
@@ -147,14 +147,14 @@ class GroupCommit:
             try:
                 if group.adopted:
                     self.journal.adopt(group.adopted, self._sync)
-                self.journal.commit(group.entries, self._sync)
+                self.journal.make_durable(group.entries, self._sync)
             except OSError as fault:
-                group.error = commit_error(fault, self.journal.folder)
+                group.error = sync_error(fault, self.journal.folder)
             except Exception as fault:
                 # The outermost edge of the thread: publishers must get the error, whatever it is.
-                logger.exception("The commit thread failed.")
+                logger.exception("The sync thread failed.")
                 group.error = LogFailedError(
-                    f"Committing failed ({fault!r}): restart the broker and report this."
+                    f"The sync failed ({fault!r}): restart the broker and report this."
                 )
             group.took_ns = perf_counter_ns() - begun_ns
             group.written.release()
@@ -165,7 +165,7 @@ class GroupCommit:
             self._post(lambda: self._complete(group))
         except RuntimeError:
             # The loop is closed. The code that stops it drains, and completes the group there.
-            logger.debug("A commit ended after the loop.")
+            logger.debug("A sync ended after the loop.")
 
     def _complete(self, group: _Group) -> None:
         """On the loop thread: starts the next sync, then runs the callbacks of this one."""
@@ -203,4 +203,4 @@ def _tell(dones: list[Done], error: FanlogError | None) -> None:
         try:
             done(error)
         except Exception:
-            logger.exception("What follows a commit failed.")
+            logger.exception("A callback after a sync failed.")

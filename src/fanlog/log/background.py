@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from threading import Condition
 from typing import Protocol, TypeVar
 
-from fanlog.log.patience import a_few_times
+from fanlog.log.retrying import retry_briefly
 
 logger = logging.getLogger("fanlog.log")
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _HOLD_LOOK_SECONDS = 0.05
 
 
-class Errands(Protocol):
+class BackgroundWork(Protocol):
     """Runs the work. Both methods may run it at once."""
 
     def in_background(
@@ -37,7 +37,7 @@ class Errands(Protocol):
         ...
 
 
-class AtOnce:
+class InlineWork:
     """Does everything before it returns."""
 
     def in_background(
@@ -58,7 +58,7 @@ class Removals:
     """Deletes files that are no longer used. Large files take long."""
 
     def __init__(self) -> None:
-        self.errands: Errands = AtOnce()
+        self.background: BackgroundWork = InlineWork()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running: Callable[[], None] | None = None
         # Number of holds. Safe from any thread.
@@ -109,7 +109,7 @@ class Removals:
     def _next(self) -> None:
         if self._waiting and self._running is None and not self._holds:
             remove = self._running = self._waiting.popleft()
-            self.errands.in_background(lambda: _attempt(remove), self._done)
+            self.background.in_background(lambda: _attempt(remove), self._done)
 
     def _done(self, result: Exception | None) -> None:
         self._running = None
@@ -119,7 +119,7 @@ class Removals:
 
 def _attempt(remove: Callable[[], None]) -> OSError | None:
     try:
-        a_few_times(remove, "The removal of files")
+        retry_briefly(remove, "The removal of files")
     except OSError as fault:
         return fault
     return None

@@ -19,7 +19,7 @@ from fanlog.identity import Identity
 from fanlog.telemetry.callers import CALLER, connection_id, context_of, describe, maybe_who
 from fanlog.telemetry.histograms import DELAY_US, Histogram
 from fanlog.telemetry.loop_probe import LoopProbe
-from fanlog.telemetry.slow import SlowLog
+from fanlog.telemetry.slow_operations import SlowLog
 from fanlog.telemetry.watchdog import Watchdog, where_of
 
 SECOND_NS = 1_000_000_000

@@ -7,7 +7,7 @@ from typing import Protocol
 from fanlog.errors import FanlogError
 
 
-class Talk(Protocol):
+class StreamProtocol(Protocol):
     """What is spoken on a connection."""
 
     def feed(self, data: bytes) -> None:
@@ -41,7 +41,7 @@ class Talk(Protocol):
     def closed(self) -> None: ...
 
 
-class _EndedTalk:
+class _EndedStream:
     """What a closed connection has in the place of its talk, so that neither keeps the other."""
 
     def feed(self, data: bytes) -> None: ...
@@ -58,4 +58,4 @@ class _EndedTalk:
     def closed(self) -> None: ...
 
 
-ENDED = _EndedTalk()
+ENDED = _EndedStream()

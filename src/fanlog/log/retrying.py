@@ -23,7 +23,7 @@ _FIRST_SECONDS = 0.01
 _LONGEST_SECONDS = 0.25
 
 
-class Patience:
+class Retry:
     """Tries again without end, or, once told to `hurry`, so many times more."""
 
     def __init__(self, tries_in_a_hurry: int = 20) -> None:
@@ -65,9 +65,9 @@ def _may_pass(fault: OSError | OutOfResourcesError) -> bool:
     return isinstance(fault, OutOfResourcesError) or is_temporary(fault)
 
 
-def a_few_times(work: Callable[[], T], what: str) -> T:
+def retry_briefly(work: Callable[[], T], what: str) -> T:
     """The result of `work`, tried for a second or so. For readers: they can be told, and come
     again."""
-    patience = Patience(tries_in_a_hurry=4)
-    patience.hurry()
-    return patience.until_done(work, what)
+    retry = Retry(tries_in_a_hurry=4)
+    retry.hurry()
+    return retry.until_done(work, what)
