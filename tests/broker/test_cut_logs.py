@@ -11,7 +11,7 @@ import pytest
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FencedError, OffsetOutOfRangeError
-from fanlog.format.messages import GroupOffsets, JoinGroup, Position
+from fanlog.format.messages import Claim, GroupOffsets, JoinGroup, Position
 from fanlog.model import Gap, GapReason
 from tests.broker.cuts import cut_log
 from tests.broker.stage import Peer, Stage, stage
@@ -180,7 +180,7 @@ def test_a_member_that_comes_back_over_a_cut_log_hears_of_it(committed: Path) ->
     cut_log(committed, "t", 400)
     with stage(committed) as on:
         publish(on, 1500)
-        claim = Position("t", 0, 1000, 1, on.core.catalog.get("t").number)
+        claim = Claim("t", 0, 1000, 1, on.core.catalog.get("t").number, committed=1000)
         member = Member(on, claims=(claim,), epoch=5)
         assert member.offsets == list(range(400, 1900))
         assert member.gaps == [reset(1000, 400)]

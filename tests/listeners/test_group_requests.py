@@ -10,7 +10,7 @@ from fanlog.client.core.handshake import hello
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.format.frames import FrameKind
-from fanlog.format.messages import JoinGroup, Position
+from fanlog.format.messages import Claim, JoinGroup
 from fanlog.listeners.native import NativeSession
 from tests.broker.stage import Stage, stage
 from tests.listeners.peers import request
@@ -64,7 +64,7 @@ async def test_a_member_that_is_cut_off_while_it_joins_does_not_keep_its_seat() 
         on.run()
         # The first member hears that it is replaced, and then there is no room for another word.
         tight.room = 0
-        again = JoinGroup(group="g", member="m", target="t", claims=(Position("gone", 0, 0),))
+        again = JoinGroup(group="g", member="m", target="t", claims=(Claim("gone", 0, 0),))
         tight.session.feed(request(FrameKind.JOIN_GROUP, again, aux=2))
         assert tight.evicted is not None
         group = on.core.groups.find("g")

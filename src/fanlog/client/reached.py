@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fanlog.format.batch import Batch
-from fanlog.format.messages import Position
+from fanlog.format.messages import Claim, Position
 from fanlog.model import TopicPartition
 
 
@@ -26,6 +26,10 @@ def reached(batch: Batch, offset: int) -> Reached:
 
 def as_positions(places: dict[TopicPartition, Reached]) -> tuple[Position, ...]:
     return tuple(Position(*place, *at) for place, at in places.items())
+
+
+def as_claim(at: Position, committed: int) -> Claim:
+    return Claim(at.topic, at.partition, at.offset, at.epoch, at.number, committed)
 
 
 class Partings:

@@ -325,6 +325,14 @@ class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
 # Consumer groups
 
 
+class Claim(Position, frozen=True):
+    """A partition that a member had before it lost its connection: the next offset that it wants,
+    and the offset that the group has `committed` there, as far as it knows: where it got the
+    partition, or its last acknowledged commit; -1 if it does not say."""
+
+    committed: int = -1
+
+
 class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     """`member` is a name of the member's own (`static`), or one that its client made up. `claims`
     says what it had, and where it was, before it lost its connection; `epoch` which membership that
@@ -339,7 +347,7 @@ class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     session_seconds: float = 10.0
     window_bytes: int = 0
     static: bool = False
-    claims: tuple[Position, ...] = ()
+    claims: tuple[Claim, ...] = ()
     epoch: int = 0
     missing: MissingPolicy = "wait"
     start: Start | None = None

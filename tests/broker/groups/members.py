@@ -6,7 +6,7 @@ from typing import Any
 
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import FanlogError
-from fanlog.format.messages import JoinGroup, Position, Release, Revoke, Seek
+from fanlog.format.messages import Claim, JoinGroup, Position, Release, Revoke, Seek
 from fanlog.model import Start
 from tests.broker.stage import Peer, Stage
 
@@ -39,6 +39,9 @@ class Member(Peer):
         self.busy = False
         self.epoch = 0
         self.has: dict[Place, int] = {}
+        # The committed offsets that it knows of, as claims have them.
+        self.known: dict[Place, int] = {}
+        self.claimed: set[Place] = set()
         self.asked: list[Place] = []
         self.lost_places: list[Place] = []
         self.evicted_with: FanlogError | None = None
@@ -63,13 +66,17 @@ class Member(Peer):
         self.on.run()
 
     def come_back(self, **wanted: Any) -> Member:
-        claims = tuple(Position(*place, at, self.on.core.epoch) for place, at in self.has.items())
-        self.has = {}
+        epoch = self.on.core.epoch
+        claims = tuple(
+            Claim(*place, at, epoch, committed=self.known[place]) for place, at in self.has.items()
+        )
+        self.claimed, self.has = set(self.has), {}
         return self.join(claims=claims, **wanted)
 
     def commit(self, offset: int, partition: int = 0, topic: str = "t") -> None:
         position = Position(topic, partition, offset, self.on.core.epoch)
         self.on.core.groups.commit(self.subscription, (position,))
+        self.known[topic, partition] = offset
 
     def release(self, *partitions: int, topic: str = "t") -> None:
         self.on.core.groups.release(self.subscription, Release(topic, partitions))
@@ -93,6 +100,8 @@ class Member(Peer):
         super().joined(joined)
         for start in joined.starts:
             self.has[joined.name, start.partition] = start.offset
+            if (joined.name, start.partition) not in self.claimed:
+                self.known[joined.name, start.partition] = start.offset
 
     def left(self, number: int, name: str) -> None:
         super().left(number, name)
@@ -102,6 +111,7 @@ class Member(Peer):
         places = [(revoke.topic, partition) for partition in revoke.partitions]
         for place in places:
             self.has.pop(place, None)
+            self.claimed.discard(place)
         if revoke.lost:
             self.lost_places += places
             if not self.slow:

@@ -22,6 +22,7 @@ from fanlog.errors import (
     TopicNotFoundError,
 )
 from fanlog.format.messages import (
+    Claim,
     GroupOffsets,
     JoinGroup,
     Position,
@@ -30,6 +31,7 @@ from fanlog.format.messages import (
 from fanlog.model import Gap, GapReason, GroupInfo, Start
 from tests.broker.groups.members import SECOND_US, Member, Told, later
 from tests.broker.stage import Stage, no_room, stage
+from tests.broker.transactions.staging import Staging, settle
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_a_claim_is_refused_where_others_have_been_since(memory: Stage) -> None:
     memory.publish("t", [b"x"] * 10)
     memory.run()
     b = Member(memory, "b").join()
-    claims = (Position("t", 0, 2, memory.core.epoch),)
+    claims = (Claim("t", 0, 2, memory.core.epoch),)
     b.lose()
     later(memory, 11)
     a = Member(memory, "a").join()
@@ -154,6 +156,55 @@ def test_a_claim_is_refused_where_others_have_been_since(memory: Stage) -> None:
     b.join(claims=claims)
     assert b.lost_places == [("t", 0)]
     assert b.has["t", 0] == 6
+
+
+def test_so_is_one_that_had_received_more_than_others_have_committed_since(memory: Stage) -> None:
+    memory.publish("t", [b"x"] * 10)
+    memory.run()
+    b = Member(memory, "b").join()
+    b.has["t", 0] = 10
+    b.lose()
+    later(memory, 11)
+    a = Member(memory, "a").join()
+    a.commit(6)
+    a.leave()
+    b.come_back()
+    assert b.lost_places == [("t", 0)]
+    assert b.has["t", 0] == 6
+
+
+async def test_so_is_one_of_a_partition_whose_position_an_operator_has_moved_back(
+    memory: Stage,
+) -> None:
+    memory.publish("t", [b"x"] * 10)
+    memory.run()
+    b = Member(memory, "b").join()
+    b.commit(8)
+    b.has["t", 0] = 10
+    b.lose()
+    later(memory, 11)
+    await memory.core.groups.reset(ResetGroup(group="g", start=Start("offset", 3)))
+    memory.run()
+    b.come_back()
+    assert b.lost_places == [("t", 0)]
+    assert b.has["t", 0] == 3
+
+
+def test_a_claim_without_the_committed_offset_needs_a_commit_of_the_same_membership(
+    memory: Stage,
+) -> None:
+    """Other clients need not know where their partitions began."""
+    memory.publish("t", [b"x"] * 10)
+    memory.publish("t", [b"x"] * 10, partition=1)
+    memory.run()
+    a = Member(memory, "a").join()
+    a.commit(4)
+    a.lose()
+    later(memory, 11)
+    claims = tuple(Claim("t", partition, 9, memory.core.epoch) for partition in (0, 1))
+    a.join(claims=claims)
+    assert a.lost_places == [("t", 1)]
+    assert (a.has["t", 0], a.has["t", 1]) == (9, 0)
 
 
 def test_a_member_that_is_asked_to_let_go_and_loses_its_connection_is_asked_again(
@@ -262,7 +313,7 @@ def test_a_new_process_does_not_inherit_the_claims_of_the_one_before(memory: Sta
     memory.run()
     old = Member(memory, "a").join(static=True)
     old.lose()
-    claims = (Position("t", 0, 7, memory.core.epoch),)
+    claims = (Claim("t", 0, 7, memory.core.epoch),)
     wanted = JoinGroup(
         group="g", member="a", target="t", static=True, epoch=old.epoch, claims=claims
     )
@@ -551,6 +602,80 @@ def test_offsets_survive_a_restart_and_assignments_are_claimed_back(data: Path) 
         later(on, 2.1)
         assert sorted(a.partitions + b.partitions + c.partitions) == [0, 1, 2, 3]
         assert c.partitions
+
+
+def test_a_restart_does_not_forget_who_has_committed(data: Path) -> None:
+    """One commits, and never hears of it; another has been in its partition since."""
+    with restarted(data) as on:
+        on.core.create_topic("t", {"partitions": 2})
+        for partition in range(2):
+            on.publish("t", [b"x"] * 10, partition=partition)
+        on.run()
+        a = Member(on, "a").join()
+        a.has = dict.fromkeys(a.has, 10)
+        a.commit(7, 1)
+        a.known["t", 1] = 0
+        a.lose()
+        later(on, 11)
+        b = Member(on, "b").join()
+        b.commit(6)
+    with restarted(data) as on:
+        a.on = on
+        a.come_back()
+        assert a.lost_places == [("t", 0)]
+        assert a.has == {("t", 1): 10}
+        later(on, 2.1)
+        assert a.has == {("t", 0): 6, ("t", 1): 10}
+
+
+def test_so_it_is_with_a_commit_in_a_transaction(data: Path) -> None:
+    with restarted(data) as on:
+        on.core.create_topic("t", {"partitions": 2})
+        for partition in range(2):
+            on.publish("t", [b"x"] * 10, partition=partition)
+        on.run()
+        a = Member(on, "a").join()
+        a.has = dict.fromkeys(a.has, 10)
+        _commit_in_transaction(on, a, Position("t", 1, 7))
+        a.lose()
+        later(on, 11)
+        b = Member(on, "b").join()
+        _commit_in_transaction(on, b, Position("t", 0, 6))
+    with restarted(data) as on:
+        a.on = on
+        a.come_back()
+        assert a.lost_places == [("t", 0)]
+        assert a.has == {("t", 1): 10}
+
+
+def _commit_in_transaction(on: Stage, member: Member, position: Position) -> None:
+    mine = Staging(on)
+    mine.stage("out", b"x")
+    offsets = GroupOffsets("g", member.name, member.epoch, (position,))
+    outcomes = mine.commit(offsets=(offsets,))
+    settle(on)
+    assert not outcomes.only.already
+
+
+def test_who_takes_a_name_over_after_a_restart_does_not_resume_behind_the_one_before(
+    data: Path,
+) -> None:
+    """The older process comes back first, and moves on before the newer one does."""
+    with restarted(data) as on:
+        on.core.create_topic("t", {})
+        on.publish("t", [b"x"] * 20)
+        on.run()
+        first = Member(on, "a").join(static=True)
+        second = Member(on, "a").join(static=True)
+        second.has["t", 0] = 8
+    with restarted(data) as on:
+        first.on = second.on = on
+        first.come_back(static=True)
+        first.commit(12)
+        second.come_back(static=True)
+        assert second.lost_places == [("t", 0)]
+        assert second.has["t", 0] == 12
+        second.commit(13)
 
 
 def test_after_a_restart_who_does_not_come_back_is_waited_for_only_a_moment(data: Path) -> None:

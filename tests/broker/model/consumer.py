@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
-from fanlog.format.messages import Joined, JoinGroup, Position, Release, Revoke
+from fanlog.format.messages import Claim, Joined, JoinGroup, Position, Release, Revoke
 from fanlog.model import Gap
 from tests.broker.model.world import Place
 from tests.broker.stage import Peer, Stage
@@ -27,7 +27,7 @@ class Reading(Protocol):
         ...
 
     def missed(self, who: Consumer, gap: Gap) -> None: ...
-    def has_committed(self, positions: dict[Place, int]) -> None: ...
+    def has_committed(self, who: Consumer, positions: dict[Place, int]) -> None: ...
 
 
 class Told:
@@ -70,6 +70,8 @@ class Consumer(Peer):
         self.parts: dict[Place, Part] = {}
         self.asked: dict[Place, int] = {}
         self.claims: dict[Place, int] = {}
+        # The committed offsets that it knows of.
+        self.known: dict[Place, int] = {}
         self.subscription: BrokerSubscription
         self.feed: BrokerSubscription | None = None
         self._model = model
@@ -92,7 +94,10 @@ class Consumer(Peer):
             session_seconds=SESSION_SECONDS,
             static=self.static,
             epoch=self.epoch,
-            claims=tuple(Position(*place, at, on.core.epoch) for place, at in self.claims.items()),
+            claims=tuple(
+                Claim(*place, at, on.core.epoch, committed=self.known[place])
+                for place, at in self.claims.items()
+            ),
         )
         try:
             self.subscription, self.epoch = on.core.groups.join(1, wanted, self, Told(self))
@@ -108,7 +113,7 @@ class Consumer(Peer):
         self.taken = b""
 
     def forget(self) -> None:
-        self.parts, self.asked, self.claims = {}, {}, {}
+        self.parts, self.asked, self.claims, self.known = {}, {}, {}, {}
 
     # What it is sent
 
@@ -134,6 +139,7 @@ class Consumer(Peer):
             done = known.done if known is not None and claim == offset else offset
             self.asked.pop(place, None)
             self.parts[place] = Part(done, offset)
+            self.known.setdefault(place, offset)
 
     def gap(self, gap: Gap, number: int) -> None:
         self.receive()
@@ -152,6 +158,7 @@ class Consumer(Peer):
             self.claims.pop(place, None)
             if revoke.lost:
                 self.asked.pop(place, None)
+                self.known.pop(place, None)
                 continue
             if part is not None:
                 self.asked[place] = part.done
@@ -178,9 +185,11 @@ class Consumer(Peer):
         if self.connected and place in self.asked:
             self.commit({place: self.asked.pop(place)})
             self._on.core.groups.release(self.subscription, Release(place[0], (place[1],)))
+            self.known.pop(place, None)
 
     def commit(self, positions: dict[Place, int]) -> None:
         epoch = self._on.core.epoch
         wanted = tuple(Position(*place, offset, epoch) for place, offset in positions.items())
         self._on.core.groups.commit(self.subscription, wanted)
-        self._model.has_committed(positions)
+        self.known |= positions
+        self._model.has_committed(self, positions)

@@ -24,14 +24,16 @@ NAMES = ("a", "b", "c")
 
 
 class GroupRules(BrokerMachine):
-    """`committed` is the group's, `read` all that any member was done with, `excused` what nobody
-    has to read: it was deleted, or the group was moved past it."""
+    """`committed` is the group's, `committers` who has committed last, `read` all that any member
+    was done with, `excused` what nobody has to read: it was deleted, or the group was moved past
+    it."""
 
     def prepare(self) -> None:
         super().prepare()
         self.reset = "earliest" if self.choices[1] else "latest"
         self.consumers: list[Consumer] = []
         self.committed: dict[Place, int] = {}
+        self.committers: dict[Place, tuple[str, int]] = {}
         self.done: dict[Place, set[int]] = {}
         self.excused: dict[Place, set[int]] = {}
         self.seeking: dict[Place, int] = {}
@@ -63,6 +65,8 @@ class GroupRules(BrokerMachine):
             # Without its membership it must not go back behind what others have committed since.
             kept = self.world.now_us < who.kept_until_us
             assert kept or expected >= self.committed.get(place, 0)
+            own = self.committers.get(place) == (who.name, who.epoch)
+            assert kept or own or who.known[place] == self.committed.get(place), place
         elif place in self.committed:
             expected = self.committed[place]
         else:
@@ -84,8 +88,9 @@ class GroupRules(BrokerMachine):
         assert gap.reason is GapReason.RETENTION
         assert gap.next <= self.logs[gap.topic, gap.partition].start
 
-    def has_committed(self, positions: dict[Place, int]) -> None:
+    def has_committed(self, who: Consumer, positions: dict[Place, int]) -> None:
         self.committed |= positions
+        self.committers |= dict.fromkeys(positions, (who.name, who.epoch))
 
     def consumer(self, number: int) -> Consumer:
         """One that is there; the first if need be."""
@@ -229,6 +234,7 @@ class GroupRules(BrokerMachine):
             assert step.before == self.committed[place]
             assert step.after == min(max(to, self.logs[place].start), self.logs[place].visible)
             self.committed[place] = step.after
+            self.committers.pop(place, None)
             self.excuse(place, step.after)
         # Whoever is away and comes back finds that others have been there, or goes on.
 

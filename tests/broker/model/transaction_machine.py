@@ -182,11 +182,14 @@ class TransactionRules(BrokerMachine):
 
 
 class GroupTransactionRules(GroupRules, TransactionRules):
-    """Positions of a group that are committed with messages."""
+    """Positions of a group that are committed with messages. `committing` is whose they are."""
+
+    committing: Consumer
 
     def is_committed(self, draft: Draft, positions: dict[Place, int]) -> None:
         super().is_committed(draft, positions)
-        self.has_committed(positions)
+        if positions:
+            self.has_committed(self.committing, positions)
 
     @rule(
         number=numbers,
@@ -199,6 +202,7 @@ class GroupTransactionRules(GroupRules, TransactionRules):
         self, number: int, who: int, fault: str, crash_after: int | None, power: bool
     ) -> None:
         consumer, draft = self.consumer(who), self.draft(number)
+        self.committing = consumer
         self.work(who, 5, committing=False)
         positions = {place: part.done for place, part in consumer.parts.items()}
         foreign = [place for place in self.group_places() if place not in consumer.holds]

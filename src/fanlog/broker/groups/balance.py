@@ -65,7 +65,18 @@ class GroupBalance:
                     group.returned[member] = since_us
                     break
                 some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
-                yield self._set_going(group, {member: self._still_waiting(member, some)})
+                ready = self._still_waiting(member, some)
+                late = [place for place in ready if self._awaits_commit(group, place)]
+                if late:
+                    group.returned[member] = since_us
+                    group.awaits_commits = True
+                yield self._set_going(group, {member: [p for p in ready if p not in late]})
+
+    def _awaits_commit(self, group: ConsumerGroup, place: TopicPartition) -> bool:
+        """Whether a partition begins at an offset commit that has not taken effect: one of another
+        client that had the membership before."""
+        begin = group.owned[place].begin
+        return begin is None and self._broker.durable.is_pending(group.offsets, *place)
 
     def _still_waiting(
         self, member: ConsumerMember, places: list[TopicPartition]

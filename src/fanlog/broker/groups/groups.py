@@ -37,6 +37,7 @@ from fanlog.broker.messages.positions import continue_at
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet, Partition
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Runtime
+from fanlog.broker.state.durable_names import MemberPosition, of_member
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -48,6 +49,7 @@ from fanlog.errors import (
     allow_more,
 )
 from fanlog.format.messages import (
+    Claim,
     GroupOffsets,
     JoinGroup,
     Notice,
@@ -125,10 +127,11 @@ class GroupCoordinator:
             group=wanted.group,
         )
         epoch = wanted.epoch or self._next_epoch(group)
+        stayed = member is not None and member.epoch == epoch
         if member is None:
             member = ConsumerMember(wanted.member)
         else:
-            self._give_up_membership(group, member, taken_over=epoch != member.epoch)
+            self._give_up_membership(group, member, taken_over=not stayed)
             self._followers.remove(member.target, group)
         self._groups[group.name] = group
         group.epoch = max(group.epoch, epoch)
@@ -140,7 +143,7 @@ class GroupCoordinator:
         self._followers.add(member.target, group)
         self._broker.subscriptions.reader_came()
         self._memberships[subscription] = (group, member)
-        self._claim(group, member, wanted.claims)
+        self._claim(group, member, wanted.claims, stayed=stayed)
         note_ends(self._broker, group, wanted)
         logger.debug(
             "group %s: member %s joined, epoch %d; it has %d members",
@@ -218,18 +221,26 @@ class GroupCoordinator:
             owned.cursor = owned.begin = None
 
     def _claim(
-        self, group: ConsumerGroup, member: ConsumerMember, claims: Iterable[Position]
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        claims: Iterable[Claim],
+        *,
+        stayed: bool,
     ) -> None:
         """The claims of a member that comes back: it resumes there, unless others own the
-        partitions now or have read there since."""
+        partitions now or have committed there since. `stayed`: its membership did not end."""
         lost: dict[str, list[int]] = {}
         asked: dict[str, list[int]] = {}
         for claim in claims:
             place = TopicPartition(claim.topic, claim.partition)
-            if place not in group.owned and self._is_free(group, claim):
-                group.own(place, member)
             owned = group.owned.get(place)
-            if owned is None or owned.member is not member:
+            kept = owned is not None and owned.member is member and stayed
+            if not kept and (owned is None or owned.member is member):
+                kept = self._is_untouched(group, member, claim)
+                if kept and owned is None:
+                    owned = group.own(place, member)
+            if owned is None or not kept:
                 lost.setdefault(claim.topic, []).append(claim.partition)
             elif owned.revoke_by_us:
                 asked.setdefault(claim.topic, []).append(claim.partition)
@@ -240,7 +251,9 @@ class GroupCoordinator:
         for topic, partitions in asked.items():
             self._balance.tell(member, topic, partitions)
 
-    def _is_free(self, group: ConsumerGroup, claim: Position) -> bool:
+    def _is_untouched(self, group: ConsumerGroup, member: ConsumerMember, claim: Claim) -> bool:
+        """Whether nobody else has committed in a partition since this member had it. What it has
+        received says nothing about that: another member may have read less, and committed it."""
         topic = self._broker.catalog.find(claim.topic)
         if topic is None or not 0 <= claim.partition < len(topic.partitions):
             return False
@@ -250,6 +263,9 @@ class GroupCoordinator:
         committed = self._broker.durable.position(group.offsets, *place)
         if committed is None:
             return True
+        own = isinstance(committed, MemberPosition) and committed.membership == member.epoch
+        if not own and committed.offset != claim.committed:
+            return False
         partition, epoch = topic.partitions[claim.partition], self._broker.epoch
         at = continue_at(partition, claim, epoch)
         return continue_at(partition, committed, epoch) <= at
@@ -481,7 +497,8 @@ class GroupCoordinator:
         check_owned(group, member, positions)
         positions = self._broker.check_positions(group.offsets, positions)
         if positions:
-            self._broker.durable.commit([(group.offsets, positions)])
+            mine = of_member(positions, member.epoch)
+            self._broker.durable.commit([(group.offsets, mine)])
 
     def check_owner(self, offsets: GroupOffsets) -> tuple[Ownership, ...]:
         """The member's ownership of these partitions. Raises FencedError unless it owns all of

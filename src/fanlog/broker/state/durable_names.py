@@ -28,11 +28,28 @@ from fanlog.log.store import MEMORY_NUMBERS_FROM
 
 
 class _Value(msgspec.Struct, frozen=True, array_like=True):
-    """A position in the ledger. `number` is the topic's; 0: of before numbers were kept."""
+    """A position in the ledger. `number` is the topic's; 0: of before numbers were kept.
+    `membership` is that of the member that committed it; 0: nobody's."""
 
     offset: int
     epoch: int
     number: int = 0
+    membership: int = 0
+
+
+class MemberPosition(Position, frozen=True):
+    """A position that a member of a group committed. `membership` is the epoch of its membership:
+    it tells who has read there last."""
+
+    membership: int = 0
+
+
+def of_member(positions: Iterable[Position], membership: int) -> tuple[MemberPosition, ...]:
+    """The positions as this member commits them."""
+    return tuple(
+        MemberPosition(p.topic, p.partition, p.offset, p.epoch, p.number, membership)
+        for p in positions
+    )
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -356,6 +373,8 @@ class DurableNames:
         else:
             found = _decode_value(value)
             position = Position(topic, partition, found.offset, found.epoch, found.number)
+            if found.membership:
+                (position,) = of_member((position,), found.membership)
             self._set(name, position)
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
@@ -414,4 +433,5 @@ def _key(name: str, topic: str, partition: int) -> bytes:
 
 def _entry(name: str, position: Position) -> tuple[bytes, bytes]:
     key = _key(name, position.topic, position.partition)
-    return key, _encode(_Value(position.offset, position.epoch, position.number))
+    membership = position.membership if isinstance(position, MemberPosition) else 0
+    return key, _encode(_Value(position.offset, position.epoch, position.number, membership))

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import msgspec
 
+from fanlog.broker.state.durable_names import MemberPosition
 from fanlog.errors import (
     FanlogError,
     OutOfSequenceError,
@@ -41,12 +42,12 @@ class StagedPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a transaction: the batches of its parts, and positions of durable names. The
+    """The content of a transaction: the batches of its parts, and positions of groups. The
     broker's `own` transaction is never repeated by a client: its id is not kept."""
 
     id: str
     parts: tuple[StagedPart, ...]
-    positions: tuple[tuple[str, tuple[Position, ...]], ...] = ()
+    positions: tuple[tuple[str, tuple[MemberPosition, ...]], ...] = ()
     own: bool = False
 
     @property

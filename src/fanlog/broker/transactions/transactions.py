@@ -17,6 +17,7 @@ import msgspec
 
 from fanlog.broker.messages.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
+from fanlog.broker.state.durable_names import MemberPosition, of_member
 from fanlog.broker.transactions.commits import TransactionCommits
 from fanlog.broker.transactions.intents import CommitDone, Intent, StagedPart, TransactionCommit
 from fanlog.broker.transactions.listing import (
@@ -41,7 +42,6 @@ from fanlog.format.messages import (
     BeginTransaction,
     CommitTransaction,
     GroupOffsets,
-    Position,
     TransactionBegun,
 )
 from fanlog.identity import Identity
@@ -444,10 +444,11 @@ class Transactions:
                 "A partition was taken from its member, and given back, while the transaction was "
                 "being stored; nothing was committed. Begin another one with what is read now."
             )
-        positions: list[tuple[str, tuple[Position, ...]]] = []
+        positions: list[tuple[str, tuple[MemberPosition, ...]]] = []
         for wanted in offsets:
             name = GROUP_PREFIX + wanted.group
-            positions.append((name, self._broker.check_positions(name, wanted.positions)))
+            checked = self._broker.check_positions(name, wanted.positions)
+            positions.append((name, of_member(checked, wanted.epoch)))
         intent = Intent(id, tuple(part.part() for part in parts), tuple(positions))
         files = {part.ticket: part.staged for part in parts if part.staged.in_file}
         self._commits.begin(TransactionCommit(parts[0].ticket, intent, files), tell)

@@ -97,7 +97,7 @@ class HandledPartitions(OwnedPartitions):
         if place in self.attendant.revoking and not self._desk.holds(place):
             self.attendant.soon()
 
-    def claims(self) -> tuple[messages.Position, ...]:
+    def claims(self) -> tuple[messages.Claim, ...]:
         self._connection += 1
         for place in list(self._parked):
             # The broker continues at its offset, as everywhere.

@@ -15,7 +15,7 @@ from fanlog.client.groups.attendant import OnPartitions, PartitionAttendant, cal
 from fanlog.client.groups.commits import GroupCommits
 from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Reached, as_positions, reached
+from fanlog.client.reached import Reached, as_claim, as_positions, reached
 from fanlog.client.receiving import OnGap, Receiving
 from fanlog.errors import ConnectionLostError, FencedError, InvalidArgumentError
 from fanlog.format import messages
@@ -76,6 +76,8 @@ class OwnedPartitions:
         # Where partitions began that came again, after this member had lost or released them.
         self._had: set[TopicPartition] = set()
         self._floors: dict[TopicPartition, int] = {}
+        # Committed offsets, as far as this member knows: where it began, or its last commit.
+        self._committed: dict[TopicPartition, int] = {}
 
     @property
     def key(self) -> int:
@@ -159,8 +161,12 @@ class OwnedPartitions:
         return self._progress.done(self.receiving.current)
 
     async def _send_commit(self, reached: dict[TopicPartition, Reached]) -> None:
+        def committed(_: bytes) -> None:
+            for place in reached.keys() & self._committed.keys():
+                self._committed[place] = reached[place].offset
+
         wanted = messages.CommitOffsets("", as_positions(reached))
-        await self._host.ask(FrameKind.COMMIT, wanted, aux=self.key)
+        await self._host.ask(FrameKind.COMMIT, wanted, aux=self.key, on_answer=committed)
 
     async def seek(
         self, start: StartLike, topic: str, partition: int | None
@@ -173,11 +179,11 @@ class OwnedPartitions:
 
     # What the broker gives
 
-    def claims(self) -> tuple[messages.Position, ...]:
+    def claims(self) -> tuple[messages.Claim, ...]:
         """What this member had on a connection before, to get it again."""
         self._continuing = set(self.active)
         return tuple(
-            self.receiving.position(place)
+            as_claim(self.receiving.position(place), self._committed.get(place, -1))
             for place in sorted(self.active | self.attendant.revoking.keys())
             if place in self.receiving.next
         )
@@ -209,6 +215,7 @@ class OwnedPartitions:
         receiving.muted.discard(place)
         if place not in self.active:
             self.active.add(place)
+            self._committed[place] = start.offset
             if self._options.on_assign is not None:
                 # Not before `on_assign` is through.
                 receiving.hold_back(place)
@@ -260,6 +267,7 @@ class OwnedPartitions:
 
     def forget(self, place: TopicPartition) -> None:
         self.receiving.forget(place)
+        self._committed.pop(place, None)
         self._progress.forget(place)
         self.commits.forget(place)
 
