@@ -3,6 +3,7 @@ behind each: a page that is added there is swept here."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,12 @@ def detail_pages() -> list[Listed]:
 def swept_pages() -> list[str]:
     """The addresses of all of them."""
     return [CHOSEN.get(page.path, page.path) for page in (*listed_pages(), *detail_pages())]
+
+
+async def press_keys(page: Page, keys: str) -> None:
+    """Presses keys such as `g t` as quickly as people do: a test on a busy machine that waited for
+    each of them would be too slow for two in a row."""
+    await asyncio.gather(*(page.keyboard.press(key) for key in keys.split()))
 
 
 async def settled(page: Page) -> None:

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.dashboard.conftest import Dashboard
+from tests.dashboard.page_list import press_keys
 
 FORMATS = [
     ("fmt.count(1234567)", "1,234,567"),
@@ -102,12 +103,29 @@ async def test_an_address_without_a_page_says_so(dashboard: Dashboard) -> None:
 
 async def test_keys_lead_to_pages_but_not_while_typing(dashboard: Dashboard) -> None:
     async with dashboard() as board, board.visit("/nowhere") as page:
-        await page.keyboard.press("g")
-        await page.keyboard.press("t")
+        await press_keys(page, "g t")
         await expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
         await page.keyboard.press("/")
         await page.keyboard.type("g o")
         await expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+
+
+@pytest.mark.parametrize("event", ["{key: 'k', ctrlKey: true}", "{key: 'c'}"])
+async def test_who_types_at_once_types_into_what_a_key_has_opened(
+    dashboard: Dashboard, event: str
+) -> None:
+    async with dashboard() as board, board.visit("/topics") as page:
+        await expect(page.get_by_role("button", name="Create topic").first).to_be_visible()
+        # Nothing is painted before the script ends.
+        await page.evaluate(
+            f"""async () => {{
+                document.body.dispatchEvent(
+                    new KeyboardEvent("keydown", {{...{event}, bubbles: true, cancelable: true}}));
+                for (let i = 0; i < 10; i++) await null;
+                document.activeElement.setAttribute("data-typed", "");
+            }}"""
+        )
+        await expect(page.locator("dialog input").first).to_have_attribute("data-typed", "")
 
 
 async def test_the_palette_opens_a_page_by_keyboard_alone(dashboard: Dashboard) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -42,21 +42,22 @@ async def test_visitors_are_logged_in(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "fault"),
+    ("script", "event", "fault"),
     [
-        ("console.error('no')", "console: no"),
-        ("setTimeout(() => { throw new Error('thrown') })", "error: thrown"),
-        ("fetch('https://example.com/').catch(() => 0)", "Connecting to .https://example.com/"),
-        ("fetch('/v1/topics/none').catch(() => 0)", "404"),
-        (f"document.head.append({_INLINE})", "Content Security Policy"),
+        ("console.error('no')", "console", "console: no"),
+        ("setTimeout(() => { throw new Error('thrown') })", "pageerror", "error: thrown"),
+        ("fetch('https://example.com/').catch(() => 0)", "console", "Connecting to .https://exa"),
+        ("fetch('/v1/topics/none').catch(() => 0)", "console", "404"),
+        (f"document.head.append({_INLINE})", "console", "Content Security Policy"),
     ],
 )
-async def test_faults_of_a_page_are_found(dashboard: Dashboard, script: str, fault: str) -> None:
+async def test_faults_of_a_page_are_found(
+    dashboard: Dashboard, script: str, event: Literal["console", "pageerror"], fault: str
+) -> None:
     async with dashboard() as board:
-        with pytest.raises(AssertionError, match=fault):  # noqa: PT012
-            async with board.visit("/", wait=False) as page:
+        with pytest.raises(AssertionError, match=fault):
+            async with board.visit("/", wait=False) as page, page.expect_event(event):
                 await page.evaluate(f"() => {{ {script}; }}")
-                await page.wait_for_timeout(1500)
 
 
 async def test_axe_finds_what_is_wrong(dashboard: Dashboard) -> None:

@@ -17,6 +17,7 @@ from fanlog.identity import Role
 from fanlog.model import DamagedRange
 from tests.dashboard.boards import Board, axe
 from tests.dashboard.conftest import Dashboard
+from tests.dashboard.page_list import press_keys
 
 
 def dialog(page: Page) -> Locator:
@@ -179,8 +180,7 @@ async def test_the_list_is_used_by_keyboard_alone(dashboard: Dashboard) -> None:
             await page.locator("tr[data-row='0']").focus()
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("heading", name="b", level=1)).to_be_visible()
-            await page.keyboard.press("g")
-            await page.keyboard.press("t")
+            await press_keys(page, "g t")
             await expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
             # The page listens to keys once it is drawn.
             await expect(page.get_by_text("2 topics")).to_be_visible()

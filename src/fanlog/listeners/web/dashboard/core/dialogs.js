@@ -1,7 +1,7 @@
 // Dialogs and short notes. A dialog is the browser's own: it keeps the focus, and Escape closes it.
 // One that is open when the visitor goes elsewhere closes: a question never outlives its page.
 
-import { html, useEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
+import { html, useLayoutEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
 import { Button, Field, Icon, Problem, useId } from "/dashboard/core/elements.js";
 import { onRoute } from "/dashboard/core/router.js";
 
@@ -54,7 +54,7 @@ function dropNote(id) {
 // Where dialogs and notes are shown; the shell has one.
 export function Dialogs() {
   const [, set] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const hear = () => set((n) => n + 1);
     hearers.add(hear);
     return () => hearers.delete(hear);
@@ -88,7 +88,8 @@ export function Dialog({ title, close, onSubmit, submit = "Save", danger, disabl
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const label = useId("dialog");
-  useEffect(() => {
+  // Before it is painted: who types at once types here.
+  useLayoutEffect(() => {
     const node = ref.current;
     node.showModal();
     const first = node.querySelector("[autofocus], .dialog-body input, .dialog-body textarea, .dialog-body select");

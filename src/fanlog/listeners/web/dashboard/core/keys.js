@@ -1,7 +1,7 @@
 // Keys: single ones such as `e`, and two in a row such as `g t`. Not while somebody types, and not
 // behind a dialog.
 
-import { useEffect } from "/dashboard/vendor/htm-preact.js";
+import { useLayoutEffect } from "/dashboard/vendor/htm-preact.js";
 
 const bound = new Map(); // keys → list of { about, run }: the last one counts
 const SECOND_MS = 1200;
@@ -20,9 +20,9 @@ export function bind(keys, about, run) {
   };
 }
 
-// A key of the page that is open.
+// A key of the page that is open. What is shown takes its keys at once, before it is painted.
 export function useKey(keys, about, run) {
-  useEffect(() => bind(keys, about, run));
+  useLayoutEffect(() => bind(keys, about, run));
 }
 
 export function allKeys() {

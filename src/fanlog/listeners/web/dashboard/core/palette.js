@@ -1,7 +1,7 @@
 // The command palette (Ctrl+K): pages, actions of the page that is open, and topics, groups and
 // queues by name.
 
-import { html, useEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
 import { api } from "/dashboard/core/api.js";
 import { Icon } from "/dashboard/core/elements.js";
 import { openDialog } from "/dashboard/core/dialogs.js";
@@ -19,7 +19,7 @@ export function addCommand(title, run, { hint = "", icon = "right" } = {}) {
 
 // An action of the page that is open.
 export function useCommand(title, run, options) {
-  useEffect(() => addCommand(title, run, options));
+  useLayoutEffect(() => addCommand(title, run, options));
 }
 
 export function openPalette() {
@@ -65,7 +65,8 @@ function Palette({ close }) {
   const [entries, setEntries] = useState([]);
   const ref = useRef(null);
 
-  useEffect(() => {
+  // Before it is painted: who types at once types here.
+  useLayoutEffect(() => {
     ref.current.showModal();
     return () => ref.current?.open && ref.current.close();
   }, []);

@@ -1,6 +1,6 @@
 // What is around every page: the list of pages, the state of the broker, the palette and the keys.
 
-import { html, useEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "/dashboard/vendor/htm-preact.js";
 import { api, onLoginNeeded, onReachable, usePoll } from "/dashboard/core/api.js";
 import { closeAll, Dialog, Dialogs, openDialog } from "/dashboard/core/dialogs.js";
 import { Badge, Button, Empty, Icon, Link, Problem } from "/dashboard/core/elements.js";
@@ -60,8 +60,9 @@ function Frame() {
     setOpen(false);
     main.current?.scrollTo?.(0, 0);
   }, [route.path]);
-  useEffect(() => listen(), []);
-  useEffect(() => {
+  // Keys work as soon as there is something to see.
+  useLayoutEffect(() => listen(), []);
+  useLayoutEffect(() => {
     const ends = [
       bind("/", "Search on this page", () => main.current?.querySelector("[data-search]")?.focus()),
       bind("?", "Show all keys", showKeys),
