@@ -68,7 +68,9 @@ FanlogError
 │   ├── ConnectionLostError
 │   ├── RequestTimeoutError
 │   ├── DrainingError
-│   └── ClosedError
+│   ├── ClosedError
+│   └── CoordinationError  the way to etcd
+│       └── CoordinationRefusedError
 ├── MessagesLostError      a gap in a subscription: these offsets will not come
 ├── ConfigError
 └── UnsupportedSystemError  this operating system can't do it
@@ -742,6 +744,27 @@ class ClosedError(LinkError):
     """
 
     code = "closed"
+
+
+class CoordinationError(LinkError):
+    """A node of a cluster can't reach etcd, or etcd can't answer now. Clients notice only if a node
+    fails meanwhile.
+
+    What to do: Check etcd, and the network between it and this node. The node tries again by
+    itself.
+    """
+
+    code = "coordination"
+
+
+class CoordinationRefusedError(CoordinationError):
+    """etcd refuses what a node of a cluster asks. Trying again does not help.
+
+    What to do: Read the message. Usually a user, a password, a permission or a certificate is
+    wrong, or etcd is older than 3.4.
+    """
+
+    code = "coordination_refused"
 
 
 class MessagesLostError(FanlogError):
