@@ -58,6 +58,7 @@ FanlogError
 ├── StorageError           the disk, or what is on it
 │   ├── DiskFullError
 │   ├── OutOfResourcesError
+│   ├── UnavailableError   a cluster can't store or answer it at present
 │   ├── LogFailedError
 │   ├── DamagedError
 │   ├── FolderInUseError
@@ -635,6 +636,16 @@ class OutOfResourcesError(StorageError):
     """
 
     code = "out_of_resources"
+
+
+class UnavailableError(StorageError):
+    """The cluster can't do it at present: too few replicas are connected, or this node is not the
+    primary. Nothing was stored. Reading still works.
+
+    What to do: Try again. If it lasts, see `fanlog cluster status`.
+    """
+
+    code = "unavailable"
 
 
 class LogFailedError(StorageError):

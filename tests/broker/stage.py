@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
+from fanlog.broker.messages.stream import Replicas
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor
 from fanlog.broker.ports import SendBuffer
 from fanlog.config import BrokerOptions, LogOptions
@@ -241,6 +242,7 @@ class Stage:
         time_us: int = BEGIN_US,
         *,
         audit: AuditOptions | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
@@ -254,6 +256,7 @@ class Stage:
             topic_defaults=defaults,
             sync_group=lambda: self.sync_group,
             audit=audit,
+            replicas=replicas,
         )
         self.sync_group.end_turn = self.core.turns.end
         self.core.load()
@@ -386,11 +389,12 @@ def stage(
     log_options: LogOptions | None = None,
     time_us: int = BEGIN_US,
     audit: AuditOptions | None = None,
+    replicas: Replicas | None = None,
     **topic: object,
 ) -> Iterator[Stage]:
     defaults = TopicSettings(**({"durability": "memory"} if folder is None else {}) | topic)  # type: ignore[arg-type]
     options, log_options = options or BrokerOptions(), log_options or LogOptions()
-    made = Stage(folder, options, log_options, defaults, time_us, audit=audit)
+    made = Stage(folder, options, log_options, defaults, time_us, audit=audit, replicas=replicas)
     try:
         yield made
     finally:

@@ -40,6 +40,7 @@ from fanlog.broker.messages.positions import checked_position
 from fanlog.broker.messages.publish_log import PublishLog
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
+from fanlog.broker.messages.stream import Replicas, Stream
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
@@ -136,6 +137,7 @@ class BrokerCore:
         limits: LimitOptions = NO_LIMITS,
         blocks: BlockSource | None = None,
         audit: AuditOptions | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         self.authority = authority
         self.gate = gate
@@ -157,7 +159,10 @@ class BrokerCore:
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
         self.traces = Traces(telemetry, runtime.now_us)
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes, self.traces)
-        self.turns = Turns(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
+        self.stream = Stream(replicas, store)
+        self.turns = Turns(
+            runtime, self.fan_out, sync_group, log_options.tail_total_bytes, self.stream
+        )
         self.catalog = Catalog(store, options)
         self.raising = DurabilityRaise(store, self.turns, runtime)
         self.internal = InternalTopics(store, self.catalog, self.turns, runtime)
@@ -377,8 +382,7 @@ class BrokerCore:
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read."""
-        group = self.turns.group
-        return group is not None and group.pending_bytes > self._options.pending_bytes_pause
+        return self.turns.pending_bytes() > self._options.pending_bytes_pause
 
     # Topics
 
@@ -471,6 +475,8 @@ class BrokerCore:
         """Deletes a topic: on return it is invisible, and its name is free. `done` is called when
         that is durable."""
         topic = self.catalog.get(check_not_internal(name), creatable=False)
+        if topic.stored.folder:
+            self.stream.check()
         self.turns.hand_in()
         self._publish_log.tick()
         self.catalog.remove(topic)
@@ -509,6 +515,8 @@ class BrokerCore:
         """Deletes the records before these offsets, one per partition. Returns the new start
         offsets."""
         topic = self.catalog.get(check_not_internal(name))
+        if topic.stored.folder:
+            self.stream.check()
         began = delete_records(topic, offsets, self.turns)
         self.events.truncated(topic)
         return began

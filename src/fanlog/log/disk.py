@@ -60,6 +60,7 @@ class LogResources:
         "problems",
         "removals",
         "reserve",
+        "start_moved",
         "syncing",
         "troubled",
     )
@@ -78,12 +79,15 @@ class LogResources:
         self.troubled: set[Owner] = set()
         # Problems with the data folder that the start found, for users.
         self.problems: list[str] = []
+        # Called when a log has lost its oldest records: with its new start.
+        self.start_moved: Callable[[Owner, int], None] = _nothing
 
     def for_opening(self) -> LogResources:
         """A copy for a thread that opens logs: with its own descriptors and syncs."""
         own = LogResources(self.options)
         own.indexes, own.removals = self.indexes, self.removals
         own.problems, own.troubled, own.reserve = self.problems, self.troubled, self.reserve
+        own.start_moved = self.start_moved
         return own
 
     def report(self, problem: str) -> None:
@@ -429,6 +433,7 @@ class DiskLog:
             self.shared.indexes.forget(log_path(self.folder, segment))
         self.quarantine.drop_before(self.start_offset)
         self.save_producers()
+        self.shared.start_moved(self.owner, self.start_offset)
 
     def prepare_deletion(self, offset: int, end_offset: int) -> None:
         """Before records are deleted exactly up to `offset`: seals the active segment, if it goes
@@ -447,6 +452,7 @@ class DiskLog:
         self.drop_before(offset)
         self.epochs = since(self.epochs, self.start_offset)
         self.quarantine.drop_before(offset)
+        self.shared.start_moved(self.owner, offset)
 
     def swap(self, gone: tuple[Segment, ...], made: Segment, facts: SealedIndex, path: str) -> bool:
         """Replaces segments with a compacted one, whose file is at `path`.
@@ -486,6 +492,7 @@ class DiskLog:
         self.to_delete += gone
         self.save_producers()
         self._delete_segments()
+        self.shared.start_moved(self.owner, self.start_offset)
 
     def _delete_segments(self) -> None:
         """Deletes the files of dropped segments when their producers are durable."""
@@ -598,3 +605,7 @@ class DiskLog:
             for name in os.listdir(self.folder):
                 remove_if_there(f"{self.folder}/{name}")
             os.rmdir(self.folder)
+
+
+def _nothing(owner: Owner, start: int) -> None:
+    del owner, start

@@ -14,6 +14,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -55,6 +56,13 @@ from fanlog.log.synced_ends import SyncedEnds
 from fanlog.model import Durability, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
+
+
+class TopicChanged(Protocol):
+    """Hears that a topic was created or changed, or deleted."""
+
+    def __call__(self, topic: StoredTopic, *, deleted: bool) -> None: ...
+
 
 # Numbers of memory topics. They are separate because they start again with every start.
 MEMORY_NUMBERS_FROM = 0x80000000
@@ -101,6 +109,21 @@ class LogStore:
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
         self._memory_numbers: set[int] = set()
+        # What replicas have to hear of; and a check that comes before a change.
+        self._topic_changed: TopicChanged = _unheard
+        self._check_change: Callable[[], None] = _nothing
+
+    def follow_changes(
+        self,
+        topic_changed: TopicChanged,
+        start_moved: Callable[[Owner, int], None],
+        check: Callable[[], None],
+    ) -> None:
+        """From now on these are called when a topic has changed, when a log has lost its oldest
+        records, and before a topic is created or changed: `check` may raise."""
+        self._topic_changed = topic_changed
+        self._shared.start_moved = start_moved
+        self._check_change = check
 
     def employ(self, background: BackgroundWork) -> None:
         """From now on `background` runs slow work. Before this, everything runs at once."""
@@ -276,6 +299,7 @@ class LogStore:
                 f"{settings.durability}: use durability memory, or start the broker with a data "
                 "folder (serve without --memory, or fanlog.Broker(DIR))."
             )
+        self._check_change()
         self.reserve.check(self.folder)
         topic_folder = ""
         try:
@@ -294,6 +318,7 @@ class LogStore:
         topic = StoredTopic(name, number, settings, topic_folder)
         self._add_logs(topic)
         self._topics[number] = topic
+        self._topic_changed(topic, deleted=False)
         return topic
 
     def _finish_deletion_of(self, name: str) -> None:
@@ -316,12 +341,14 @@ class LogStore:
                 f"Create another topic with {settings.partitions}."
             )
         if topic.folder:
+            self._check_change()
             described = TopicFile(topic.name, topic.number, settings)
             try:
                 self.reserve.spend(lambda: save_topic(topic.folder, described))
             except OSError as fault:
                 raise topic_error(fault, fault.filename or topic.folder) from fault
         topic.settings = settings
+        self._topic_changed(topic, deleted=False)
         for log in topic.logs:
             log.settings = settings
         known = len(topic.logs)
@@ -368,6 +395,7 @@ class LogStore:
     def raised(self, topic: StoredTopic, settings: TopicSettings) -> None:
         """The topic has this description, with durability fsync, from now on."""
         topic.settings = settings
+        self._topic_changed(topic, deleted=False)
         for log in topic.logs:
             log.settings = settings
             log.durability = settings.level
@@ -385,6 +413,7 @@ class LogStore:
         except OSError as fault:
             raise folder_error(fault, fault.filename or topic.folder) from fault
         topic.settings = settings
+        self._topic_changed(topic, deleted=False)
         for log in topic.logs:
             log.settings = settings
             log.durability = settings.level
@@ -421,6 +450,7 @@ class LogStore:
             done(None)
             return
         self._deleting[topic.number] = topic
+        self._topic_changed(topic, deleted=True)
 
         def renamed(fault: Exception | None) -> None:
             if self._deleting.pop(topic.number, None) is None:
@@ -524,6 +554,14 @@ class LogStore:
         except OSError as fault:
             # Nothing is wrong: some numbers are never used, and the next start scans the logs.
             logger.warning("The catalog, or the mark of a clean stop, was not saved: %s", fault)
+
+
+def _unheard(topic: StoredTopic, *, deleted: bool) -> None:
+    del topic, deleted
+
+
+def _nothing() -> None:
+    pass
 
 
 def _folder_to_delete(topic: StoredTopic) -> str:

@@ -3,8 +3,9 @@
 A turn takes in messages of publishers and entries of the broker itself. At the turn end the
 messages go into the logs, one append for each partition, however many publishers took part. An
 entry goes into its log at once, so that its writer learns of a full disk. From there on both are
-equal. When the durability of a partition has accepted a piece, the next turn end makes it visible,
-applies its effects, fans it out, and acknowledges it, in this order."""
+equal. When the durability of a partition has accepted a piece, and in a cluster its replicas have
+(`stream.py`), the next turn end makes it visible, applies its effects, fans it out, and
+acknowledges it, in this order."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.producers import Producer
+from fanlog.broker.messages.stream import Stream
 from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.ports import Origin, Runtime
 from fanlog.errors import FanlogError, LogFailedError
@@ -63,8 +65,12 @@ class Turns:
         fan_out: FanOut,
         sync_group: Callable[[], GroupCommitPort],
         tail_total_bytes: int,
+        stream: Stream,
     ) -> None:
         self._runtime = runtime
+        self.stream = stream
+        self._replicated = stream.replicated
+        stream.on_commit = self._committed
         self._fan_out = fan_out
         self._sync_group = sync_group
         self.group: GroupCommitPort | None = None
@@ -72,6 +78,7 @@ class Turns:
         self._tails: OrderedDict[Partition, None] = OrderedDict()
         self._fresh: dict[Partition, tuple[int, list[bytes]]] = {}
         self._accepted: list[_Accepted] = []
+        self._afterwards: list[Callable[[], None]] = []
         self._acks: dict[Origin, list[bytes]] = {}
         self._scheduled = False
         self._relief: list[Callable[[], None]] = []
@@ -114,11 +121,13 @@ class Turns:
     def end(self) -> None:
         begun_ns = perf_counter_ns()
         self.hand_in()
-        if self._accepted:
+        if self._accepted or self._afterwards:
             self._settle()
         while self.dirty:
             partition, _ = self.dirty.popitem()
             self._append_parts(partition)
+        if self._replicated:
+            self.stream.end_turn()
         fresh = self._fresh
         appended_ns = perf_counter_ns()
         if fresh:
@@ -144,9 +153,15 @@ class Turns:
         finally:
             self._scheduled = False
 
+    def do_afterwards(self, call: Callable[[], None]) -> None:
+        """Calls once everything that is accepted now has taken effect."""
+        self._afterwards.append(call)
+        self.schedule()
+
     def pending_bytes(self) -> int:
-        """Bytes that wait for the disk."""
-        return 0 if self.group is None else self.group.pending_bytes
+        """Bytes that wait for the disk, or for replicas."""
+        unsynced = 0 if self.group is None else self.group.pending_bytes
+        return max(unsynced, self.stream.pending_bytes)
 
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Calls back once when the data that waited for the disk is durable."""
@@ -203,7 +218,10 @@ class Turns:
         next_offset = partition.next_offset
         if partition.durability is not Durability.FSYNC or (not piece and self.group is None):
             # Or repeats of batches that an earlier start has stored and this one has synced.
-            self._accept(partition, piece, next_offset, submissions)
+            if self._replicated and partition.durability is not Durability.MEMORY:
+                self._hold(_Accepted(partition, piece, next_offset, submissions, None))
+            else:
+                self._accept(partition, piece, next_offset, submissions)
             return
         self._sync(partition, piece, submissions, None)
 
@@ -226,8 +244,23 @@ class Turns:
         self.schedule()
         if partition.durability is Durability.FSYNC:
             self._sync(partition, piece, [], done)
+        elif self._replicated and partition.durability is not Durability.MEMORY:
+            self._hold(_Accepted(partition, piece, next_offset, [], None, done))
         else:
             self._accepted.append(_Accepted(partition, piece, next_offset, [], None, done))
+
+    def _hold(self, accepted: _Accepted, position: int = -1) -> None:
+        """Accepts a piece when the replicas have it, too."""
+        self.stream.hold(
+            accepted.partition.durability,
+            lambda: self._accepted.append(accepted),
+            position=position,
+        )
+
+    def _committed(self) -> None:
+        """Replicas have some more of the stream."""
+        self.schedule()
+        self._relieve()
 
     def _append(self, partition: Partition, piece: bytes) -> None:
         """Everything that is appended is appended here."""
@@ -235,9 +268,15 @@ class Turns:
             # Its first use makes the journal, which a full disk has no room for: before anything
             # is appended.
             self.prepare_sync()
+        replicated = self._replicated and partition.durability is not Durability.MEMORY
+        if replicated:
+            self.stream.check()
+        base = partition.log.end_offset
         partition.log.append(
             piece, partition.next_offset, partition.first_time_us, partition.last_time_us
         )
+        if replicated:
+            self.stream.note(partition, piece, base)
         self.count_tail(partition, len(piece))
 
     def _sync(
@@ -245,11 +284,17 @@ class Turns:
     ) -> None:
         """Has a piece synced with the next group commit."""
         next_offset = partition.next_offset
+        stream = self.stream if self._replicated else None
+        position = stream.begin_sync() if stream is not None else 0
 
         def synced(fault: FanlogError | None) -> None:
-            self._accepted.append(
-                _Accepted(partition, piece, next_offset, submissions, fault, done)
-            )
+            accepted = _Accepted(partition, piece, next_offset, submissions, fault, done)
+            if stream is not None and fault is None:
+                self._hold(accepted, position)
+            else:
+                self._accepted.append(accepted)
+            if stream is not None:
+                stream.end_sync(position, fault)
             self.schedule()
             self._relieve()
 
@@ -283,6 +328,13 @@ class Turns:
                     self._traces.refused(partition, partition.visible_end, fault)
                 repeats = self._refuse(submissions, partition.visible_end, fault)
                 self._accept(partition, b"", next_offset, repeats)
+        afterwards, self._afterwards = self._afterwards, []
+        for call in afterwards:
+            try:
+                call()
+            except Exception:
+                # One that fails must not stop the others.
+                logger.exception("What waited for replicas failed.")
 
     def _settle_entry(
         self,

@@ -141,8 +141,12 @@ class InternalTopics:
 
     def when_durable(self, done: Done) -> None:
         """Calls `done` when all entries that were written so far are durable and have taken effect,
-        or with the fault if they can't be: at once where there are none to wait for."""
-        if self._answered == self._written:
+        or with the fault if they can't be: at once where there are none to wait for. With replicas
+        it also waits for topics that were created, changed or deleted."""
+        stream = self._turns.stream
+        if stream.replicated:
+            stream.after_all(lambda: self._turns.do_afterwards(lambda: done(self._fault)))
+        elif self._answered == self._written:
             done(self._fault)
         else:
             self._waiting.append((self._written, done))

@@ -50,6 +50,7 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.QuotaExceededError: 507,
     errors.StorageError: 503,
     errors.DiskFullError: 507,
+    errors.UnavailableError: 503,
     errors.LinkError: 503,
     errors.RequestTimeoutError: 504,
     errors.MessagesLostError: 410,
