@@ -642,7 +642,7 @@ class UnavailableError(StorageError):
     """The cluster can't do it at present: too few replicas are connected, or this node is not the
     primary. Nothing was stored. Reading still works.
 
-    What to do: Try again. If it lasts, see `fanlog cluster status`.
+    What to do: Try again. If it lasts, look which nodes of the cluster are connected.
     """
 
     code = "unavailable"

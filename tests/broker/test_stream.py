@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker.messages.stream import Turn
+from fanlog.broker.messages.stream import StreamTurn
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, LogFailedError, UnavailableError
 from fanlog.format.messages import Position
@@ -19,7 +19,7 @@ class HandReplicas:
     """Followers that have what the test says."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[StreamTurn] = []
         self.own_synced = 0
         self.refusal: FanlogError | None = None
         self.fault: FanlogError | None = None
@@ -27,7 +27,7 @@ class HandReplicas:
     def maybe_refusal(self) -> FanlogError | None:
         return self.refusal
 
-    def send(self, turn: Turn) -> None:
+    def send(self, turn: StreamTurn) -> None:
         self.turns.append(turn)
 
     def synced(self, position: int) -> None:

@@ -40,7 +40,7 @@ from fanlog.broker.messages.positions import checked_position
 from fanlog.broker.messages.publish_log import PublishLog
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
-from fanlog.broker.messages.stream import Replicas, Stream
+from fanlog.broker.messages.stream import Replicas, TurnStream
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
@@ -49,7 +49,15 @@ from fanlog.broker.messages.turns import GroupCommitPort, Turns
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.messages.views import Renderer
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Runtime
+from fanlog.broker.ports import (
+    Authority,
+    Followers,
+    Gate,
+    LiveSettings,
+    Opener,
+    Origin,
+    Runtime,
+)
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
@@ -113,6 +121,10 @@ class BrokerCore:
     accounts: BrokerAccounts | None = None
     # Changes settings at runtime; None if a program embeds the broker.
     settings: LiveSettings | None = None
+    # The followers of a primary in a cluster; None for a broker of its own.
+    followers: Followers | None = None
+    # Why clients can't be served yet; empty if they can.
+    opening = ""
     # Further health checks, such as of certificates: each returns a problem or nothing.
     look_after: Callable[[], str] | None = None
     _looked_for_room_us = 0
@@ -159,7 +171,7 @@ class BrokerCore:
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
         self.traces = Traces(telemetry, runtime.now_us)
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes, self.traces)
-        self.stream = Stream(replicas, store)
+        self.stream = TurnStream(replicas, store)
         self.turns = Turns(
             runtime, self.fan_out, sync_group, log_options.tail_total_bytes, self.stream
         )
@@ -358,6 +370,11 @@ class BrokerCore:
     @property
     def epoch(self) -> int:
         return self._store.epoch
+
+    @property
+    def history(self) -> tuple[str, str]:
+        """The id of the folder's history, and of the one that it was restored from."""
+        return self._store.history
 
     # Publishing
 
@@ -573,6 +590,8 @@ class BrokerCore:
         self.fetch_memory.drained(outlet)
         self.fan_out.resume(outlet)
         self.queues.resume(outlet)
+        if self.followers is not None:
+            self.followers.resume(outlet)
 
     # Durable names
 

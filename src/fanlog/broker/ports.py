@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
+from fanlog.format.replication import Applied, Follow, Followed, ReplicaEnds
 from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
@@ -117,6 +118,30 @@ class Audit(Protocol):
     ) -> None:
         """Constant work on the loop, and never raises. Actions have dots: `topic.delete`, `login`.
         `name` is the object. Neither `name` nor `detail` may hold a secret."""
+        ...
+
+
+class FollowerPort(Protocol):
+    """One follower, as its connection sees it."""
+
+    def begin(self) -> None:
+        """The answer to its request is sent."""
+        ...
+
+    def ends(self, page: ReplicaEnds) -> None: ...
+    def take_applied(self, applied: Applied) -> None: ...
+    def gone(self) -> None: ...
+
+
+class Followers(Protocol):
+    """The followers of a primary; `cluster/` has the implementation."""
+
+    def follow(self, wanted: Follow, outlet: object) -> tuple[Followed, FollowerPort]:
+        """A node wants to follow. Raises UnavailableError if this one is not its primary."""
+        ...
+
+    def resume(self, outlet: object) -> None:
+        """A connection takes more."""
         ...
 
 

@@ -34,6 +34,8 @@ from fanlog.format.checksum import crc32c
 from fanlog.format.frames import FrameKind, frame, frame_head
 from fanlog.model import TopicSettings
 
+# How the name of a follower's connection begins.
+FOLLOWER_CLIENT = "fanlog-follower "
 _HEAD = Struct("<IIQQQQQII")
 _ENTRY = Struct("<IIQQQ")
 _APPLIED = Struct("<QQQQ")

@@ -18,7 +18,7 @@ from fanlog.broker.messages.checks import Checked, NotYetError
 from fanlog.broker.messages.metering import Meter
 from fanlog.broker.messages.missing_topics import maybe_notice
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
-from fanlog.broker.ports import Addressed
+from fanlog.broker.ports import Addressed, FollowerPort
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
     BadMagicError,
@@ -28,6 +28,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     LimitError,
     RateLimitedError,
+    UnavailableError,
     UnknownCommandError,
     UnreadableError,
     UnsupportedVersionError,
@@ -54,6 +55,7 @@ from fanlog.format.frames import (
 )
 from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import decode
+from fanlog.format.replication import FOLLOWER_CLIENT
 from fanlog.format.trace_context import KIND_TRACED, SampledRecord, read_traced
 from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners import (
@@ -67,6 +69,7 @@ from fanlog.listeners import (
     pipeline_requests,
     producer_requests,
     queue_requests,
+    replication_requests,
     schedule_requests,
     topic_requests,
     trace_requests,
@@ -131,6 +134,8 @@ class NativeSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._undurable = 0
         self.fetches = Fetches()
+        # The link of a follower; None for clients.
+        self.follower: FollowerPort | None = None
         # The kind of the request that is looked at.
         self._asked = 0
         self._half_frame = 0
@@ -289,6 +294,9 @@ class NativeSession:
                 "release of fanlog on both sides."
             )
         self.client = hello.client
+        if self.broker.opening and not self.client.startswith(FOLLOWER_CLIENT):
+            self.outlet.evict(UnavailableError(self.broker.opening))
+            return
         self._cutter.frame_bytes_max = self.options.frame_bytes_max
         try:
             known = maybe_known(self, hello.login)
@@ -732,4 +740,5 @@ HANDLERS: dict[FrameKind, FrameHandler] = (
     | trace_requests.HANDLERS
     | operator_requests.HANDLERS
     | pipeline_requests.HANDLERS
+    | replication_requests.HANDLERS
 )

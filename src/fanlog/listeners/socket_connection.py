@@ -286,6 +286,10 @@ class SocketConnection:
         if self.feed is not subscription:
             buffers.insert(0, self.session.marker(subscription))
             self.feed = subscription
+        self.stream(buffers)
+
+    def stream(self, buffers: list[SendBuffer]) -> None:
+        """Sends buffers of a stream: what waits of it does not keep the peer's requests waiting."""
         before = self._kept_bytes
         self.respond(buffers)
         self._held_bytes += self._kept_bytes - before

@@ -161,6 +161,11 @@ class LogStore:
         return self.topics
 
     @property
+    def history(self) -> tuple[str, str]:
+        """The id of this folder's history, and of the history that it was restored from."""
+        return self._history
+
+    @property
     def topics(self) -> list[StoredTopic]:
         """The topics that are kept on disk."""
         return list(self._topics.values())

@@ -34,8 +34,8 @@ class Replicas(Protocol):
         """Why nothing may be appended now: for example, too few replicas are left."""
         ...
 
-    def send(self, turn: Turn) -> None:
-        """Sends a turn to the followers. `Stream.commit` may be called in here."""
+    def send(self, turn: StreamTurn) -> None:
+        """Sends a turn to the followers. `TurnStream.commit` may be called in here."""
         ...
 
     def synced(self, position: int) -> None:
@@ -47,7 +47,7 @@ class Replicas(Protocol):
         ...
 
 
-class Turn(NamedTuple):
+class StreamTurn(NamedTuple):
     """What one turn has changed: first topics, then logs."""
 
     position: int
@@ -65,7 +65,7 @@ class _Held(NamedTuple):
     go_on: Callable[[], None]
 
 
-class Stream:
+class TurnStream:
     """Counts positions, and holds back what is not committed."""
 
     def __init__(self, replicas: Replicas | None, store: LogStore) -> None:
@@ -138,7 +138,7 @@ class Stream:
         if self.replicas is None or not (self._pieces or self._events):
             return
         self.position += 1
-        turn = Turn(self.position, self._events, self._pieces)
+        turn = StreamTurn(self.position, self._events, self._pieces)
         self._events, self._pieces = [], []
         size = sum(len(piece.data) for piece in turn.pieces)
         self._sizes.append((turn.position, size))

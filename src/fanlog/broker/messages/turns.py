@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.producers import Producer
-from fanlog.broker.messages.stream import Stream
+from fanlog.broker.messages.stream import TurnStream
 from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.ports import Origin, Runtime
 from fanlog.errors import FanlogError, LogFailedError
@@ -65,7 +65,7 @@ class Turns:
         fan_out: FanOut,
         sync_group: Callable[[], GroupCommitPort],
         tail_total_bytes: int,
-        stream: Stream,
+        stream: TurnStream,
     ) -> None:
         self._runtime = runtime
         self.stream = stream
