@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.stream import Replicas
@@ -69,6 +69,12 @@ class HandRuntime:
     def run(self) -> None:
         while self.due:
             self.due.popleft()()
+
+
+class Owning(Protocol):
+    """What is given the core before it loads."""
+
+    core: BrokerCore
 
 
 Waiting = list[tuple[PartitionLog, bytes, Callable[[FanlogError | None], None]]]
@@ -243,6 +249,7 @@ class Stage:
         *,
         audit: AuditOptions | None = None,
         replicas: Replicas | None = None,
+        adopt: Owning | None = None,
     ) -> None:
         self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
@@ -258,6 +265,8 @@ class Stage:
             audit=audit,
             replicas=replicas,
         )
+        if adopt is not None:
+            adopt.core = self.core
         self.sync_group.end_turn = self.core.turns.end
         self.core.load()
         self._subscriptions = 0
@@ -390,11 +399,21 @@ def stage(
     time_us: int = BEGIN_US,
     audit: AuditOptions | None = None,
     replicas: Replicas | None = None,
+    adopt: Owning | None = None,
     **topic: object,
 ) -> Iterator[Stage]:
     defaults = TopicSettings(**({"durability": "memory"} if folder is None else {}) | topic)  # type: ignore[arg-type]
     options, log_options = options or BrokerOptions(), log_options or LogOptions()
-    made = Stage(folder, options, log_options, defaults, time_us, audit=audit, replicas=replicas)
+    made = Stage(
+        folder,
+        options,
+        log_options,
+        defaults,
+        time_us,
+        audit=audit,
+        replicas=replicas,
+        adopt=adopt,
+    )
     try:
         yield made
     finally:
