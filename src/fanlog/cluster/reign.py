@@ -14,7 +14,7 @@ from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.stream import StreamTurn
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import FollowerPort, Runtime
-from fanlog.cluster.committed import ReplicaProgress, ReignState, committed
+from fanlog.cluster.committed import ReignState, ReplicaProgress, committed
 from fanlog.cluster.follower_link import FollowerLink, FollowerOutlet
 from fanlog.errors import FanlogError, InvalidArgumentError, NotSupportedError, UnavailableError
 from fanlog.format.replication import Follow, Followed
