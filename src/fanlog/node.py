@@ -148,7 +148,10 @@ class Node:
         runtime: LoopRuntime | None = None,
         authority: Authority = ALLOW_ALL,
         gate: Gate = OPEN_GATE,
+        *,
+        epoch: int | None = None,
     ) -> None:
+        """`epoch` is that of a reign in a cluster; otherwise each start has a new one."""
         self._authority = authority
         self._gate = gate
         self.security: SecurityGate | None = None
@@ -166,7 +169,7 @@ class Node:
             self.security = self._make_security()
             self._gate = self._authority = self.security
         self._store = LogStore(
-            None if folder is None else Path(folder), config.log, self._runtime.now_us
+            None if folder is None else Path(folder), config.log, self._runtime.now_us, epoch
         )
         # The certificates of listeners with TLS.
         self.certificates = (

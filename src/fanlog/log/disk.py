@@ -226,6 +226,19 @@ class DiskLog:
         self.index_at = 0
         self.save_producers()
 
+    def restart_at(self, offset: int) -> None:
+        """Leaves all offsets before `offset` out, durably, and lets what is there go. After a crash
+        in between, `start.json` hides what is left."""
+        os.makedirs(self.folder, exist_ok=True)
+        save_start(self.folder, offset)
+        self.unsynced_folders = True
+        self._keep_folders()
+        self.deleted_before = offset
+        self.epochs = ()
+        if self.position or not self.segments or self.segments[-1].base != offset:
+            self.roll(offset)
+        self.drop_before(offset)
+
     def mark_ranked(self, *, at_once: bool) -> bool:
         """Writes down that some batches have a priority. Without it, queues that begin after the
         next start hand them out in the order of the log."""

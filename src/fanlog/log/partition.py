@@ -7,7 +7,7 @@ only compaction does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
@@ -17,13 +17,13 @@ from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean_stop import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, LogResources
-from fanlog.log.epochs import Epochs, with_epoch
+from fanlog.log.epochs import Epochs, with_batches, with_epoch
 from fanlog.log.faults import is_full, is_temporary, read_error, write_error
 from fanlog.log.lookup import Block, find_append_time, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun
 from fanlog.log.recovery import bring_back
 from fanlog.log.replay import Known
-from fanlog.log.scan import Owner
+from fanlog.log.scan import FoundBatch, Owner
 from fanlog.log.segment import SegmentNote, note_of
 from fanlog.log.tail import Piece, Tail
 from fanlog.model import DamagedRange, Durability, TopicSettings
@@ -31,6 +31,8 @@ from fanlog.model import DamagedRange, Durability, TopicSettings
 __all__ = ["Block", "PartitionLog", "ProducerRun"]
 
 _SECOND_US = 1_000_000
+# Of damage in a copy: it is not worth copying these records again.
+LOST_EVERYWHERE = "and the broker that it was copied from has lost them, too"
 
 
 class PartitionLog:
@@ -174,7 +176,11 @@ class PartitionLog:
     @property
     def compacted_until(self) -> int:
         """The offset before which compaction may have taken records."""
-        return 0 if self._disk is None else self._disk.compacted.until
+        if self._disk is None:
+            return 0
+        # The note may be lost. The names of compacted files say it, too.
+        made = (s.next_offset for s in reversed(self._disk.segments) if s.name)
+        return max(self._disk.compacted.until, next(made, 0))
 
     @property
     def unreadable(self) -> list[DamagedRange]:
@@ -213,6 +219,51 @@ class PartitionLog:
                 self._note_epoch(piece, disk)
         tail.append(piece, next_offset, last_time_us)
         self.last_time_us = last_time_us
+
+    def append_copy(self, piece: Piece, batches: Sequence[FoundBatch]) -> None:
+        """Appends whole batches of another broker's copy of this log; `batches` are their headers.
+
+        They may begin past `end_offset`, where that copy has lost records. Readers get the gap.
+        """
+        first, last = batches[0], batches[-1]
+        if first.base_offset > self.end_offset:
+            self._skip_to(first.base_offset)
+        # Of copied batches each brings its own epoch.
+        self._epoch_noted = True
+        next_offset = last.base_offset + last.span
+        self.append(piece, next_offset, first.append_time_us, last.append_time_us)
+        if self._disk is not None:
+            self._disk.epochs = with_batches(self._disk.epochs, batches)
+
+    def restart_at(self, offset: int) -> None:
+        """Empties the log, durably. It goes on at `offset`, which is not before its end."""
+        if offset < self.end_offset:
+            raise ValueError(f"The log ends at {self.end_offset}, after {offset}.")
+        if self.failure is not None:
+            self._raise_failure(self.failure)
+        disk = self._disk
+        if disk is not None:
+            try:
+                disk.shared.reserve.spend(lambda: disk.restart_at(offset))
+            except OSError as fault:
+                self.refuse(fault)
+        else:
+            self._deleted_before = offset
+        self.tail = Tail(offset)
+
+    def _skip_to(self, offset: int) -> None:
+        """Leaves the offsets from the end up to `offset` out."""
+        disk, end = self._disk, self.end_offset
+        if self.failure is not None:
+            self._raise_failure(self.failure)
+        if disk is not None:
+            disk.shared.reserve.check(disk.folder)
+            try:
+                disk.roll(offset)
+            except OSError as fault:
+                self.refuse(fault)
+            disk.quarantine.add(DamagedRange(end, offset, disk.folder, LOST_EVERYWHERE))
+        self.tail = Tail(offset)
 
     def _note_epoch(self, piece: Piece, disk: DiskLog) -> None:
         """Takes the epoch of the first piece since the start into the log's history."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fanlog.errors import FormatError
-from fanlog.log.journal_file import JournalFound, read_journal
+from fanlog.log.journal_file import JournalFound, newest_generation, read_journal
 from fanlog.log.kept_batches import load_kept
 from fanlog.log.replay import Journaled, Known, by_partition
 from fanlog.log.scan import Owner
@@ -21,9 +21,15 @@ class PreviousRun:
     """The journal's batches by partition, and the acknowledged end of each."""
 
     def __init__(
-        self, found: JournalFound, ends: SyncedEnds | None, kept: dict[int, list[memoryview]]
+        self,
+        found: JournalFound,
+        ends: SyncedEnds | None,
+        kept: dict[int, list[memoryview]],
+        generation: int,
     ) -> None:
         self._ends = ends
+        # The upper half of the newest generation that the journal has had.
+        self.generation_epoch = generation >> 32
         self._complete = found.complete
         self._journaled = by_partition(found)
         self.has_groups = bool(self._journaled)
@@ -69,4 +75,5 @@ def read_previous_run(folder: str, report: ReportDamage) -> PreviousRun:
             f"{fault}, and a group is lost. The messages are still in their logs, unless the log "
             f"has lost them, too: then its damage is listed as well."
         )
-    return PreviousRun(found, ends, load_kept(folder))
+    generation = newest_generation(folder) if ends is None else ends.generation
+    return PreviousRun(found, ends, load_kept(folder), generation)

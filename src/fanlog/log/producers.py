@@ -106,6 +106,22 @@ class ProducerRuns:
         for run in runs:
             self._add(*run)
 
+    def add_missing(self, others: ProducerRuns, end: int) -> None:
+        """Takes in the producers of `others` that are not known here, as far as they wrote before
+        offset `end`."""
+        for producer, runs in others._runs.items():
+            if producer not in self._runs and runs[0].base_offset < end:
+                self._runs[producer] = deque(
+                    (run for run in runs if run.base_offset < end), maxlen=RUNS_PER_PRODUCER_MAX
+                )
+
+    def forget_idle(self, producers_max: int) -> None:
+        """Forgets the producers that wrote longest ago, past a number of them."""
+        if len(self._runs) > producers_max:
+            newest = sorted(self._runs, key=lambda known: self._runs[known][-1].base_offset)
+            for producer in newest[: len(self._runs) - producers_max]:
+                del self._runs[producer]
+
     def _add(self, producer: int, epoch: int, sequence: int, count: int, base: int) -> None:
         runs = self._runs.get(producer)
         if runs is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from fanlog.errors import FormatError
+from fanlog.errors import ChecksumError, FormatError
 from fanlog.format.columns import SPAN, SPARSE
 from fanlog.format.header import (
     ALIGNMENT,
@@ -141,6 +141,19 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[FoundBa
         expected += span
         at = end
     return _Stop(at, expected, "", 0)
+
+
+def check_piece(piece: bytes, base: int, next_offset: int, owner: Owner) -> list[FoundBatch]:
+    """The batches of a piece that covers exactly these offsets. Raises `ChecksumError` unless all
+    of it is whole."""
+    found: list[FoundBatch] = []
+    end = _walk(piece, base, next_offset, owner, found)
+    if end.expected != next_offset or end.at != len(piece):
+        raise ChecksumError(
+            f"A piece of topic {owner.topic}, partition {owner.partition}, is damaged at offset "
+            f"{end.expected}, byte {end.at}: {end.fault or _CUT}."
+        )
+    return found
 
 
 def walk_file(

@@ -39,6 +39,7 @@ from fanlog.log.catalog import (
     topic_folder_name,
 )
 from fanlog.log.clean_stop import CleanLog, save_clean, take_clean
+from fanlog.log.cutting import finish_cut
 from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error, write_error
 from fanlog.log.files import SyncError, make_folders, sync_folder
@@ -72,6 +73,7 @@ _NUMBERS_PER_SAVE = 64
 # Files and folders that a start creates first. A crash may have left only some of them.
 _OUR_NAMES = frozenset(
     {"lock", "topics", "journal", "transactions", "catalog.json.tmp", "reserve", "reserve.tmp"}
+    | {"cluster.json", "cluster.json.copy", "cluster.json.tmp", "cluster.json.copy.tmp"}
 )
 
 
@@ -84,9 +86,18 @@ def raise_fault(fault: FanlogError | None) -> None:
 class LogStore:
     """Opens, creates, changes and deletes topics' logs."""
 
-    def __init__(self, folder: Path | None, options: LogOptions, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        options: LogOptions,
+        now_us: Callable[[], int],
+        epoch: int | None = None,
+    ) -> None:
+        """`epoch` is for a folder of a cluster, whose epochs are those of its primaries. `open`
+        takes it, or the highest that the folder has, instead of a new one."""
         self.folder = None if folder is None else os.fspath(folder.absolute())
         self.options = options
+        self._epoch_chosen = epoch
         self.epoch = 0
         self._now_us = now_us
         self._shared = LogResources(options)
@@ -103,6 +114,9 @@ class LogStore:
         self._undeleted: list[StoredTopic] = []
         self._ends = SyncedEnds(0, 0, {})
         self._ends_saved = False
+        # The upper half of the journal's generations. It rises with each start, as the epoch does
+        # unless it is a cluster's.
+        self._generation_epoch = 0
         # The id of this folder's history, and of the history that it was restored from.
         self._history = ("", "")
         self._next_number = 1
@@ -183,13 +197,15 @@ class LogStore:
 
     def _open_folder(self, folder: str) -> None:
         topics = folder + "/topics"
+        finish_cut(folder)
         os.makedirs(topics, exist_ok=True)
         names = self._sweep(sorted(entry.name for entry in os.scandir(topics) if entry.is_dir()))
         catalog = self._load_catalog(folder, names)
         cleaned = take_clean(folder)
         # Of backups that a crash came in between.
         unpin(f"{folder}/{PINS}")
-        self.epoch = catalog.epoch + 1
+        chosen = self._epoch_chosen
+        self.epoch = catalog.epoch + 1 if chosen is None else max(catalog.epoch, chosen)
         self._history = catalog.history or secrets.token_hex(16), catalog.restored_from
         numbers = [number for name in names if (number := number_of(name)) is not None]
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
@@ -221,7 +237,8 @@ class LogStore:
     def _forget_journal(self, previous: PreviousRun) -> None:
         """Everything in the journal is in the logs now, and synced."""
         folder = self._journal_folder
-        self._ends.generation = self.epoch << 32
+        self._generation_epoch = max(self.epoch, previous.generation_epoch + 1)
+        self._ends.generation = self._generation_epoch << 32
         self._ends.next_topic = self._next_number
         for topic in self._topics.values():
             for log in topic.logs:
@@ -232,7 +249,7 @@ class LogStore:
         if os.path.isdir(folder) or self._ends.items():
             self._save_ends()
         if previous.has_groups:
-            retire_journal(folder, self.epoch << 32)
+            retire_journal(folder, self._generation_epoch << 32)
         for number in previous.kept & self._topics.keys():
             remove_kept(folder, number)
 
@@ -254,12 +271,27 @@ class LogStore:
         """No log may get two ranges with the same epoch, whatever happened to the catalog."""
         logs = (log for topic in self._topics.values() for log in topic.logs if log.epochs)
         newest = max((log.epochs[-1].epoch for log in logs), default=0)
-        if newest >= self.epoch:
+        if self._epoch_chosen is not None:
+            if newest > self.epoch:
+                self.raise_epoch(newest)
+        elif newest >= self.epoch:
             logger.warning(
                 "The catalog has epoch %d, but a log has %d already.", self.epoch, newest
             )
             self.epoch = newest + 1
             self._save_catalog(self._next_number)
+
+    def raise_epoch(self, epoch: int) -> None:
+        """The folder holds records of this epoch now. It never goes down."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._save_catalog(self._numbers_saved)
+
+    def adopt_history(self, history: str, restored_from: str) -> None:
+        """From now on the folder is a copy of a folder with this history."""
+        if (history, restored_from) != self._history:
+            self._history = history, restored_from
+            self._save_catalog(self._numbers_saved)
 
     @property
     def _journal_folder(self) -> str:
@@ -278,7 +310,10 @@ class LogStore:
                     self.reserve.spend(self._save_ends)
                 self.journal = self.reserve.spend(
                     lambda: Journal(
-                        self._journal_folder, self.options.journal_bytes, self.epoch, self._ends
+                        self._journal_folder,
+                        self.options.journal_bytes,
+                        self._generation_epoch,
+                        self._ends,
                     )
                 )
             except OSError as fault:
@@ -292,8 +327,9 @@ class LogStore:
                 shutil.rmtree(f"{self.folder}/topics/{name}", ignore_errors=True)
         return [name for name in names if not name.startswith(DELETED_PREFIX)]
 
-    def create(self, name: str, settings: TopicSettings) -> StoredTopic:
-        """A new topic with empty logs. Names are the broker's to keep apart."""
+    def create(self, name: str, settings: TopicSettings, number: int | None = None) -> StoredTopic:
+        """A new topic with empty logs. Names are the broker's to keep apart. A copy of another
+        broker's topic has its `number`, which is free here."""
         if settings.durability == "memory":
             topic = StoredTopic(name, self._take_memory_number(), settings)
             self._add_logs(topic)
@@ -307,11 +343,12 @@ class LogStore:
         self._check_change()
         self.reserve.check(self.folder)
         topic_folder = ""
+        copied = number is not None
         try:
             self._finish_deletion_of(name)
             if settings.level is Durability.FSYNC and not self._ends_saved:
                 self._save_ends()
-            number = self._take_number()
+            number = self._take_number() if number is None else self._claim_number(number)
             topic_folder = f"{self.folder}/topics/{topic_folder_name(number, name)}"
             create_topic_folder(topic_folder, TopicFile(name, number, settings))
         except OSError as fault:
@@ -323,8 +360,34 @@ class LogStore:
         topic = StoredTopic(name, number, settings, topic_folder)
         self._add_logs(topic)
         self._topics[number] = topic
+        if copied and settings.level is Durability.FSYNC:
+            # A number that is not new here says nothing about its logs.
+            self._note_new_logs(topic, 0)
         self._topic_changed(topic, deleted=False)
         return topic
+
+    def _claim_number(self, number: int) -> int:
+        """Takes a given number. All lower ones count as used from now on."""
+        if number in self._topics or number in self._deleting:
+            raise InvalidArgumentError(f"There is a topic with the number {number} already.")
+        if number >= self._numbers_saved:
+            self._save_catalog(number + _NUMBERS_PER_SAVE)
+        self._next_number = max(self._next_number, number + 1)
+        # A lower number can have been used here by a topic that is gone.
+        self._ends.forget(number)
+        return number
+
+    def remove_left_aside(self, number: int) -> None:
+        """Removes the folders with this number that the start could not open. For a copy, whose
+        files can be had again."""
+        parent = f"{self.folder}/topics"
+        for name in os.listdir(parent):
+            if number_of(name) == number and number not in self._topics:
+                os.rename(f"{parent}/{name}", f"{parent}/{DELETED_PREFIX}{name}")
+                sync_folder(parent)
+                shutil.rmtree(f"{parent}/{DELETED_PREFIX}{name}", ignore_errors=True)
+        remove_kept(self._journal_folder, number)
+        self.left_aside.discard(number)
 
     def _finish_deletion_of(self, name: str) -> None:
         """A name is used again only when the last topic that had it is durably gone: a start must
@@ -359,12 +422,17 @@ class LogStore:
         known = len(topic.logs)
         self._add_logs(topic)
         if settings.level is Durability.FSYNC and len(topic.logs) > known:
-            for log in topic.logs[known:]:
-                self._ends.note(log.owner, log.end_offset)
-            try:
-                self._save_ends()
-            except OSError as fault:
-                raise topic_error(fault, fault.filename or topic.folder) from fault
+            self._note_new_logs(topic, known)
+
+    def _note_new_logs(self, topic: StoredTopic, first: int) -> None:
+        """The logs from partition `first` on are new: a start must not think that they had been
+        synced further."""
+        for log in topic.logs[first:]:
+            self._ends.note(log.owner, log.end_offset)
+        try:
+            self._save_ends()
+        except OSError as fault:
+            raise topic_error(fault, fault.filename or topic.folder) from fault
 
     def track_unsynced(self, topic: StoredTopic) -> None:
         """From now on it is known which files of a topic are not synced."""

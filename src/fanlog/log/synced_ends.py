@@ -52,6 +52,18 @@ class SyncedEnds:
         with self._lock:
             self._ends[owner] = max(end_offset, self._ends.get(owner, 0))
 
+    def forget(self, topic: int) -> None:
+        """The topic with this number is another one from now on."""
+        with self._lock:
+            for owner in [owner for owner in self._ends if owner.topic == topic]:
+                del self._ends[owner]
+
+    def lower(self, owner: Owner, end_offset: int) -> None:
+        """The log was cut: nothing from `end_offset` on was ever promised."""
+        with self._lock:
+            if owner in self._ends:
+                self._ends[owner] = min(end_offset, self._ends[owner])
+
     def items(self) -> list[tuple[Owner, int]]:
         with self._lock:
             return list(self._ends.items())
