@@ -14,9 +14,6 @@ import msgspec
 from fanlog.errors import FencedError
 from fanlog.format.messages import CommitOffsets, CommitTransaction, Position, Revoke
 
-# Of all requests only these commit offsets.
-_COMMITTING = frozenset({CommitOffsets, CommitTransaction})
-
 
 class PartitionLosses:
     """How often each partition was lost."""
@@ -30,8 +27,6 @@ class PartitionLosses:
 
     def before(self, message: msgspec.Struct) -> tuple[int, ...]:
         """The counts of the partitions that a request commits, to compare them later."""
-        if type(message) not in _COMMITTING:
-            return ()
         return tuple(self._counts[p.topic, p.partition] for p in _committed(message))
 
     def check(self, message: msgspec.Struct, before: tuple[int, ...]) -> None:
