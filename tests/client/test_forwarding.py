@@ -38,7 +38,7 @@ INNER = {
     *("end_span", "forget_topic", "hand_over", "hold", "joined", "leased", "leave_with_jobs"),
     *("left", "let_go", "missed_some", "next_run", "noticed", "open_topic", "opened", "opening"),
     *("publish_each", "reached", "resuming", "revoked", "settling", "swallow", "take_number"),
-    *("took", "write", "kind"),
+    *("times_came", "took", "write", "kind"),
 }
 # By class: a blocking client is open when it is made, a worker's answers are its jobs', and the
 # web listener of an embedded broker is for programs with asyncio.

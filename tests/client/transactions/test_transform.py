@@ -90,6 +90,40 @@ async def test_one_who_lost_the_partition_commits_neither_positions_nor_messages
         assert await committed(client, "g") == {0: 1}
 
 
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_message_in_hand_whose_partition_was_lost_is_not_stored_with_what_is_left(
+    data: Path, back: bool
+) -> None:
+    """By hand: the member has another partition, and the lost one may be back already."""
+    config = Config(broker=BrokerOptions(revoke_seconds=0.1))
+    async with fanlog.Broker(data, config) as broker:
+        await broker.create_topic("in", partitions=2)
+        await broker.publish("in", b"in hand", partition=0)
+        slow = broker.consume("in", group="g", reset="earliest", commit="manual")
+        async with slow, broker.transaction() as late, broker.transaction() as early:
+            message = await slow.next(PATIENCE_SECONDS)
+            await early.publish("out", message.value)
+            early.commit_offsets(slow)
+            quick = broker.consume("in", group="g", commit="manual")
+            async with quick, broker.transaction() as tx:
+                message = await quick.next(PATIENCE_SECONDS)
+                await tx.publish("out", message.value)
+                tx.commit_offsets(quick)
+                await tx.commit()
+                await until(lambda: len(slow.partitions) == 1)
+                if back:
+                    await quick.close()
+                    await until(lambda: len(slow.partitions) == 2)
+                await late.publish("out", message.value)
+                with pytest.raises(FencedError, match="taken from this member"):
+                    late.commit_offsets(slow)
+                await late.abort()
+                with pytest.raises(FencedError):
+                    await early.commit()
+                await early.abort()
+        assert await values_of(broker, "out") == [b"in hand"]
+
+
 # The one call
 
 
@@ -248,12 +282,37 @@ async def test_members_that_come_and_go_in_the_middle_lose_and_double_nothing(da
         assert len(set(values)) == len(values) == sent
 
 
-@pytest.mark.parametrize(("records", "left"), [(10, 10), (1, 7)])
+def hearing_late(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's members hear of a loss together with what they get after it, as when both come
+    behind the answer to their claims."""
+    consume = client.consume
+
+    def consume_late(*given: Any, **options: Any) -> Any:
+        member = consume(*given, **options)
+        lost: list[Any] = []
+        revoked, joined = member.revoked, member.joined
+
+        def come(coming: Any) -> None:
+            for revoke in lost:
+                revoked(revoke)
+            lost.clear()
+            joined(coming)
+
+        member.revoked = lambda revoke: lost.append(revoke) if revoke.lost else revoked(revoke)
+        member.joined = come
+        return member
+
+    monkeypatch.setattr(client, "consume", consume_late)
+
+
+@pytest.mark.parametrize(
+    ("records", "left", "late"), [(10, 10, False), (1, 7, False), (1, 1, True), (4, 4, True)]
+)
 async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
-    data: Path, records: int, left: int
+    data: Path, monkeypatch: pytest.MonkeyPatch, records: int, left: int, late: bool
 ) -> None:
-    """Also if the partition has come back meanwhile, after others have gone on in it, and if
-    nothing was done yet with the one message that was read."""
+    """Also if the partition has come back meanwhile, after others have gone on in it, if they have
+    gone as far as it had, and if nothing was done yet with the one message that was read."""
     config = Config(broker=BrokerOptions(revoke_seconds=0.1))
     async with fanlog.Broker(data, config) as broker:
         await broker.create_topic("in", partitions=2)
@@ -274,12 +333,16 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
             second_did.append(message.value)
             return message.value
 
+        if late:
+            hearing_late(broker, monkeypatch)
         # It gets no further than within its first ten, and ten are left to it in the end.
         whole: Any = {"group": "g", "batch_records": records, "batch_seconds": PATIENCE_SECONDS}
         first = asyncio.create_task(broker.transform("in", "out", slow, **whole))
         await reading.wait()
         # The other takes a partition away from the first, which is busy, and leaves again.
-        await broker.transform("in", "out", quick, group="g", until=lambda: len(second_did) >= left)
+        monkeypatch.undo()
+        whole["batch_records"] = min(records, left)
+        await broker.transform("in", "out", quick, until=lambda: len(second_did) >= left, **whole)
         assert set(first_did) & set(second_did)
         assert broker._node is not None
         group = broker._node.core.groups.find("g")

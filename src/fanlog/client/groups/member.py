@@ -147,12 +147,18 @@ class GroupMember(Subscription):
         >>> tx.commit_offsets(orders)
         """
         if positions is None:
+            self._owned.check_hand()
             positions = self.positions
+        self._owned.check_hand([TopicPartition(p.topic, p.partition) for p in positions])
         for position in positions:
             self._owned.check_read(
                 TopicPartition(position.topic, position.partition), position.offset
             )
         return messages.GroupOffsets(self.group, self.member, self._join.epoch, positions)
+
+    def times_came(self, place: TopicPartition) -> int:
+        """How often this member has got a partition that it has; 0 if it does not have it."""
+        return self._owned.times_came(place)
 
     async def commit(self, message: Message | None = None) -> None:
         """Commits up to this message, or all that was taken, the one in hand included; in a

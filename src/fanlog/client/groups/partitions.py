@@ -4,7 +4,7 @@ Law: what counts is what was read since the partition came. A position from befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -73,8 +73,9 @@ class OwnedPartitions:
         self.attendant = PartitionAttendant(host, self, options.on_assign, options.on_revoke)
         self.active: set[TopicPartition] = set()
         self._continuing: set[TopicPartition] = set()
-        # Where partitions began that came again, after this member had lost or released them.
-        self._had: set[TopicPartition] = set()
+        # How often each partition came, and where those began that came again, after this member
+        # had lost or released them.
+        self._came: dict[TopicPartition, int] = {}
         self._floors: dict[TopicPartition, int] = {}
         # Committed offsets, as far as this member knows: where it began, or its last commit.
         self._committed: dict[TopicPartition, int] = {}
@@ -157,6 +158,22 @@ class OwnedPartitions:
                 "committed; what counts is what it reads now."
             )
 
+    def check_hand(self, places: Container[TopicPartition] | None = None) -> None:
+        """Refuses to go on with what the application has in hand if its partition was lost: it is
+        somebody else's now, or comes once more. With `places`, only if it is one of them."""
+        lost = self._progress.lost_hand
+        if lost is not None and (places is None or lost in places):
+            raise FencedError(
+                f"Partition {lost.partition} of {lost.topic!r} was taken from this member while it "
+                "worked on a message of it. Nothing was committed; whoever has the partition gets "
+                "the message again. Ask for the next message."
+            )
+
+    def times_came(self, place: TopicPartition) -> int:
+        """How often this member has got a partition that it has; 0 if it does not have it. So it
+        can be told what was read before a loss from what was read since."""
+        return self._came.get(place, 0) if self._progress.has(place) else 0
+
     def _done(self) -> dict[TopicPartition, Reached]:
         return self._progress.done(self.receiving.current)
 
@@ -203,11 +220,10 @@ class OwnedPartitions:
             self.commits.parted(place)
             self._progress.disown_hand(place)
         receiving.next[place] = start.offset
-        if place in self._had and place not in self.active:
+        if place in self._came and place not in self.active:
             self._floors[place] = start.offset
         elif place in self._floors:
             self._floors[place] = min(self._floors[place], start.offset)
-        self._had.add(place)
         if place in self.active and not continued:
             receiving.drop_queued(place)
             self._progress.drop_hand(place)
@@ -215,6 +231,7 @@ class OwnedPartitions:
         receiving.muted.discard(place)
         if place not in self.active:
             self.active.add(place)
+            self._came[place] = self._came.get(place, 0) + 1
             self._committed[place] = start.offset
             if self._options.on_assign is not None:
                 # Not before `on_assign` is through.

@@ -20,6 +20,8 @@ class MemberProgress:
         self._batch: MessageBatch | None = None
         self._run: Iterator[Message] | None = None
         self._cut = False
+        # The partition of what is in hand, if it was lost since.
+        self.lost_hand: TopicPartition | None = None
 
     def begin(self, place: TopicPartition, start: Reached) -> None:
         self._done[place] = start
@@ -27,6 +29,8 @@ class MemberProgress:
     def forget(self, place: TopicPartition) -> None:
         """The partition is somebody else's, or was left: what is in hand of it counts no more."""
         self._done.pop(place, None)
+        if self.holds(place):
+            self.lost_hand = place
         self.drop_hand(place)
 
     def drop_hand(self, place: TopicPartition) -> None:
@@ -96,6 +100,7 @@ class MemberProgress:
     def asked(self, current: Message | None) -> None:
         """The application wants more: it is done with what it has."""
         batch = self._batch
+        self.lost_hand = None
         if batch is None:
             return
         if self._run is None:

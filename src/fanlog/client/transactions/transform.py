@@ -92,14 +92,25 @@ class TransformOptions:
 
 class _MemberAtStart:
     """A member as it was when an attempt began. If it has lost that membership since,
-    and got another, what it read before is not its own any more."""
+    and got another, what it read before is not its own any more. Nor is what it read of a partition
+    that it has lost since, even if the partition is back."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member
         self._offsets = member.offsets_for_commit(())
+        self._came: dict[TopicPartition, int] = {}
+
+    def reads(self, place: TopicPartition) -> None:
+        """A message of this partition was taken."""
+        self._came.setdefault(place, self._member.times_came(place))
 
     def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
         self._member.offsets_for_commit(positions or ())
+        if any(self._member.times_came(place) != came for place, came in self._came.items()):
+            raise FencedError(
+                "A partition went to another member before what came of it was stored. "
+                "Nothing was stored; that member does it."
+            )
         return msgspec.structs.replace(self._offsets, positions=positions or ())
 
 
@@ -117,11 +128,9 @@ class Transform:
         self._target = target
         self._function = function
         self._options = options
-        self._member: GroupMember | None = None
         self._taken: dict[TopicPartition, Position] = {}
         # Where the message is from that the function has now.
         self._in_hand: TopicPartition | None = None
-        self._lost = False
         self._ended = asyncio.Event()
         self._ended.set()
         self._hurried = False
@@ -152,7 +161,7 @@ class Transform:
 
     def _join(self) -> GroupMember:
         options = self._options
-        self._member = self._host.consume(
+        return self._host.consume(
             self._source,
             group=options.group,
             member=options.member,
@@ -162,15 +171,10 @@ class Transform:
             on_revoke=self._revoked,
             on_gap=options.on_gap,
         )
-        return self._member
 
     async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
-        """A partition goes to another member when what was read of it is committed. One that was
-        taken away by force may have been read by others since, even if it is back by now."""
-        touched = (self._taken.keys() | {self._in_hand}) & set(places)
-        if touched:
-            positions = () if self._member is None else self._member.positions
-            self._lost |= not touched <= {(p.topic, p.partition) for p in positions}
+        """A partition goes to another member when what was read of it is committed."""
+        if (self._taken.keys() | {self._in_hand}) & set(places):
             self._hurried = True
             if self._waiting is not None and not self._waiting.expired():
                 self._waiting.reschedule(asyncio.get_running_loop().time())
@@ -184,7 +188,7 @@ class Transform:
             finally:
                 self._taken = {}
                 self._in_hand = None
-                self._hurried = self._lost = False
+                self._hurried = False
                 self._ended.set()
 
     async def _first(self, member: GroupMember) -> Message | None:
@@ -208,22 +212,19 @@ class Transform:
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
         member_at_start = _MemberAtStart(member)
         self._in_hand = TopicPartition(first.topic, first.partition)
+        member_at_start.reads(self._in_hand)
         count = 0
         message: Message | None = first
         async with self._host.transaction() as transaction:
             while message is not None:
                 self._in_hand = TopicPartition(message.topic, message.partition)
+                member_at_start.reads(self._in_hand)
                 await self._transform(transaction, message)
                 self._taken[self._in_hand] = position_after(message)
                 count += 1
                 if count >= self._options.batch_records or self._hurried:
                     break
                 message = await self._next(member, end_at)
-            if self._lost:
-                raise FencedError(
-                    "A partition went to another member before what came of it was stored. "
-                    "Nothing was stored; that member does it."
-                )
             transaction.commit_offsets(member_at_start, self._taken.values())
         return count
 
