@@ -7,7 +7,7 @@ act. A fault of no known class is *not now*, so that none of them demotes a heal
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import NamedTuple, Protocol
 
 
@@ -82,7 +82,7 @@ class Coordination(Protocol):
         The key vanishes some seconds after the event loop has stopped running."""
         ...
 
-    def watch(self, prefix: str) -> AsyncIterator[Listing]:
+    def watch(self, prefix: str) -> AsyncGenerator[Listing]:
         """All keys under the prefix, now and after each change. It raises when etcd is not there;
         watch again to continue."""
         ...
