@@ -71,6 +71,25 @@ async def test_axe_finds_what_is_wrong(dashboard: Dashboard) -> None:
         await page.close()
 
 
+async def test_axe_finds_the_one_text_that_is_pale(dashboard: Dashboard) -> None:
+    rows = "<p>A row</p>" * 500
+    pale = [
+        "<p style='color: #ccc'>A row</p>",
+        "<div style='background: #444'><p>A row</p></div>",
+        "<div style='opacity: 0.3'><p>A row</p></div>",
+        "<div style='color: #ccc'>" + "<b>A row</b>" * 500 + "</div>",
+    ]
+    async with dashboard() as board:
+        page = await board.browser.new_page()
+        await page.set_content(f"{PAGE}<main>{rows}</main>")
+        await axe(page)
+        for one in pale:
+            await page.set_content(f"{PAGE}<main>{rows}{one}{rows}</main>")
+            with pytest.raises(AssertionError, match="color-contrast"):
+                await axe(page)
+        await page.close()
+
+
 def test_answers_that_a_test_expects_are_no_faults() -> None:
     heard: dict[str, list] = {}
 
