@@ -19,7 +19,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     TopicDeletedError,
 )
-from fanlog.log import catalog, disk, files, journal
+from fanlog.log import catalog, disk, files, journal, opening
 from fanlog.log.store import MEMORY_NUMBERS_FROM, LogStore
 from fanlog.model import Durability, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, read_batches
@@ -298,6 +298,30 @@ def test_the_names_of_a_new_data_folder_and_all_above_it_are_synced(
     made = {path for path in (tmp_path / "a").rglob("*") if path.suffix != ".copy"}
     assert {tmp_path / "a", *made} <= named
     store.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_start_syncs_the_names_of_synced_topics_that_a_killed_broker_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    """It may have been killed before it could: nobody knows."""
+    store = open_store(tmp_path / "data")
+    made = Path(store.create("t", TopicSettings(durability="fsync")).folder)
+    fill(store.create("u", TopicSettings()).logs[0], 1)
+    store.close()
+    if not clean:
+        (tmp_path / "data" / "clean").unlink()
+    synced: list[Path] = []
+    real = files.sync_folder
+
+    def sync_folder(path: str) -> None:
+        synced.append(Path(path))
+        real(path)
+
+    monkeypatch.setattr(opening, "sync_folder", sync_folder)
+    again = open_store(tmp_path / "data")
+    assert (made in synced) == (made.parent in synced) == (not clean)
+    again.close()
 
 
 def test_thousands_of_topics_open_with_no_descriptor_held(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ class Cleaned:
 
     def __init__(self, stop: CleanStop | None = None) -> None:
         self._same_boot = stop is not None and bool(stop.boot) and stop.boot == boot_id()
+        self.found = stop is not None
         logs = [] if stop is None else stop.logs
         self._logs = {Owner(log.topic, log.partition): log for log in logs}
 

@@ -14,6 +14,7 @@ from fanlog.errors import FormatError
 from fanlog.log.catalog import TopicFile, load_topic, number_of, restore_topic
 from fanlog.log.clean_stop import Cleaned
 from fanlog.log.disk import LogResources
+from fanlog.log.files import sync_folder
 from fanlog.log.kept_batches import save_kept
 from fanlog.log.partition import PartitionLog
 from fanlog.log.previous_run import PreviousRun
@@ -56,6 +57,8 @@ class Opening:
 
     def open_topics(self, folders: list[str]) -> dict[int, StoredTopic]:
         """The topics by their numbers, in the order of their folders."""
+        if folders and not self._cleaned.found:
+            sync_folder(os.path.dirname(folders[0]))
         parts = [folders[i : i + _TOPICS_A_TASK] for i in range(0, len(folders), _TOPICS_A_TASK)]
         topics: dict[int, StoredTopic] = {}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog-open") as threads:
@@ -77,6 +80,10 @@ class Opening:
         settings = found.settings
         topic = StoredTopic(found.name, found.number, settings, folder)
         synced = settings.level is Durability.FSYNC
+        if synced and not self._cleaned.found:
+            # A killed broker may have made or changed the topic, and not have synced the names.
+            # What is stored from now on must not depend on names that a power cut can take.
+            sync_folder(folder)
         for partition in range(settings.partitions):
             owner = Owner(topic.number, partition)
             known = self._previous.known(owner) if synced else None
