@@ -61,7 +61,8 @@ class Loop:
 
     def settle(self, replica: Replica) -> None:
         """Waits until everything that was taken is durable, or has failed."""
-        while replica._completed < replica._given:  # pyright: ignore[reportPrivateUsage]
+        syncing = replica._syncing  # pyright: ignore[reportPrivateUsage]
+        while syncing.completed < syncing.given:
             self.posted.get(timeout=PATIENCE_SECONDS)()
 
 

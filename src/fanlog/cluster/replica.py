@@ -47,7 +47,7 @@ from fanlog.format.replication import (
 )
 from fanlog.log.background import InlineWork
 from fanlog.log.cutting import CutList, cut_folder, forget_reign
-from fanlog.log.faults import write_error
+from fanlog.log.faults import folder_error, write_error
 from fanlog.log.group_commit import GroupCommit
 from fanlog.log.opening import StoredTopic
 from fanlog.log.partition import LOST_EVERYWHERE, PartitionLog
@@ -82,6 +82,48 @@ class _Work:
             pass
 
 
+class _Syncing:
+    """Pieces that group commit has, and positions that wait for them. They are completed in the
+    order in which they were given. Each opening of the folder has its own: what an earlier one
+    still hears is of no account."""
+
+    def __init__(
+        self, synced: Callable[[int], None], failed: Callable[[FanlogError], None]
+    ) -> None:
+        self.given = 0
+        self.completed = 0
+        self.waiting: deque[tuple[int, int]] = deque()
+        self._synced = synced
+        self._failed = failed
+
+    def done(self, fault: FanlogError | None) -> None:
+        """For group commit."""
+        self.completed += 1
+        if fault is not None:
+            self.waiting.clear()
+            self._failed(fault)
+        position = 0
+        while self.waiting and self.waiting[0][0] <= self.completed:
+            position = self.waiting.popleft()[1]
+        if position:
+            self._synced(position)
+
+    def wait(self, position: int) -> bool:
+        """Whether the position has to wait; it is told later then."""
+        if self.completed < self.given:
+            self.waiting.append((self.given, position))
+            return True
+        return False
+
+    def detach(self) -> None:
+        self.waiting.clear()
+        self._failed = _ignore
+
+
+def _ignore(fault: FanlogError) -> None:
+    logger.debug("a replica that is closed: %s", fault)
+
+
 class Replica:
     """Opened and closed like a store. `moved` is called when `written`, `synced` or `failure` have
     changed. `incomplete` is called before records go that may be committed: it must note, durably,
@@ -110,14 +152,11 @@ class Replica:
         self._incomplete = incomplete
         self._moved = moved
         self._sync = sync
+        self._is_open = False
         self._store: LogStore
         self._logs: CopiedLogs
         self._group: GroupCommit | None = None
-        # Pieces given to group commit, and those that it has completed; positions that wait until
-        # so many are completed.
-        self._given = 0
-        self._completed = 0
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._syncing = _Syncing(self._synced_to, self.fail)
 
     # The folder
 
@@ -132,6 +171,7 @@ class Replica:
         self._store = LogStore(Path(self._folder), self._options, self._runtime.now_us, self.epoch)
         self._store.open()
         self._logs = CopiedLogs(self._store, self._commit, self._adopt, self.fail)
+        self._is_open = True
 
     def _employ(self) -> None:
         self._store.employ(_Work(self._runtime))
@@ -139,10 +179,15 @@ class Replica:
     def close(self, *, clean: bool = True) -> None:
         """Syncs what waits, and releases the folder. Blocks. After a `clean` one the next start
         does not scan the logs."""
+        if not self._is_open:
+            return
         if self._group is not None:
             self._group.close()
             clean = clean and self._group.failure is None
             self._group = None
+        self._syncing.detach()
+        self._syncing = _Syncing(self._synced_to, self.fail)
+        self._is_open = False
         self._store.close(clean=clean)
 
     @property
@@ -185,7 +230,7 @@ class Replica:
         self._store.raise_epoch(epoch)
         self._store.reserve.look_for_room()
         self.written = self.synced = self.beat = 0
-        self._waiting.clear()
+        self._syncing.waiting.clear()
         self.failure = None if self._group is None else self._group.failure
 
     async def adopt(
@@ -193,6 +238,9 @@ class Replica:
     ) -> Sequence[ReplicaEnd]:
         """Makes the logs begin as the primary's do. Where they end after that. Nothing else may use
         the replica meanwhile."""
+        if not self._is_open:
+            # The last one failed within a cut. It is finished now.
+            self.open()
         self.begin(followed.epoch)
         plan = self._plan(topics, followed.history)
         cuts = self._to_cut(plan)
@@ -222,8 +270,9 @@ class Replica:
         """Cuts the closed folder, and opens it again. Any thread."""
         try:
             cut_folder(self._folder, cuts)
-        finally:
-            self._open_store()
+        except OSError as fault:
+            raise folder_error(fault, fault.filename or self._folder) from fault
+        self._open_store()
 
     def _to_cut(self, plan: Plan) -> CutList:
         """What has to be done while the folder is closed: whatever makes a log end earlier."""
@@ -260,7 +309,7 @@ class Replica:
         or if it can't be stored: then nothing after that is taken until `begin`."""
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))
-        if frame.epoch != self.epoch:
+        if not self._is_open or frame.epoch != self.epoch:
             fault = ProtocolError(f"The frame has epoch {frame.epoch}, not {self.epoch}.")
             self.fail(fault)
             raise fault
@@ -285,52 +334,41 @@ class Replica:
         """Takes nothing more. What was taken stays."""
         if self.failure is None:
             self.failure = fault
-            self._waiting.clear()
+            self._syncing.waiting.clear()
             if isinstance(fault, StorageError):
                 logger.error("The replica in %s stops: %s", self._folder, fault)
             self._moved()
 
     def tick(self) -> None:
         """Once a second: looks whether a full disk has room again."""
-        self._store.reserve.look_for_room()
+        if self._is_open:
+            self._store.reserve.look_for_room()
 
     def _advance(self, position: int) -> None:
         if position <= self.written:
             return
         self.written = position
-        if self._completed == self._given:
+        if not self._syncing.wait(position):
             self.synced = position
-        else:
-            self._waiting.append((self._given, position))
         self._moved()
 
-    # Durability
+    def _synced_to(self, position: int) -> None:
+        self.synced = position
+        self._moved()
 
     def _commit(self, log: PartitionLog, piece: Piece) -> None:
-        self._given += 1
-        self._group_commit().add(log, piece, self._durable)
+        self._syncing.given += 1
+        self._group_commit().add(log, piece, self._syncing.done)
 
     def _adopt(self, topic: StoredTopic) -> None:
         """The topic has durability fsync from now on."""
-        self._given += 1
-        self._group_commit().adopt(topic.logs, self._durable)
+        self._syncing.given += 1
+        self._group_commit().adopt(topic.logs, self._syncing.done)
 
     def _group_commit(self) -> GroupCommit:
         if self._group is None:
             self._group = GroupCommit(self._store.get_journal(), self._runtime.post, self._sync)
         return self._group
-
-    def _durable(self, fault: FanlogError | None) -> None:
-        """Pieces are completed in the order in which they were given."""
-        self._completed += 1
-        if fault is not None:
-            self.fail(fault)
-            return
-        before = self.synced
-        while self._waiting and self._waiting[0][0] <= self._completed:
-            self.synced = self._waiting.popleft()[1]
-        if self.synced != before:
-            self._moved()
 
 
 def describe_topics(topics: Sequence[StoredTopic]) -> list[ReplicaTopic]:

@@ -111,7 +111,9 @@ class Opening:
         if number is not None:
             self.left_aside.add(number)
         batches = [] if number is None else self._previous.batches_of(number)
-        if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
+        with os.scandir(folder) as entries:
+            has_logs = any(entry.is_dir() for entry in entries)
+        if number is None or not (batches or has_logs):
             # As a rule a crash came while it was made: there is nothing in it.
             logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
             return
