@@ -358,7 +358,7 @@ async def test_requests_of_a_typed_topic_are_answered_with_objects() -> None:
             return {"price": job.data.tea * 3}
 
         serving = asyncio.ensure_future(teas.serve(price))
-        await until(lambda: broker._node is not None and bool(broker._subscriptions))
+        await until(lambda: broker._node is not None and bool(broker._followers.attached()))
         while True:
             try:
                 reply = await teas.request(StructOrder(2, WHEN), timeout_seconds=PATIENCE_SECONDS)

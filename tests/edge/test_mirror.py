@@ -307,8 +307,8 @@ async def test_a_hand_over_between_edges_by_position_misses_and_repeats_nothing(
             for turn in range(300):
                 reader = clients[turn % 2].subscribe("t")
                 if resume is not None:
-                    wanted = msgspec.structs.replace(reader._wanted, resume=resume)
-                    reader._wanted = wanted
+                    wanted = msgspec.structs.replace(reader._core.wanted, resume=resume)
+                    reader._core.wanted = wanted
                 async with reader:
                     for _ in range(turn % 7):
                         message = await reader.next(PATIENCE_SECONDS)

@@ -18,9 +18,10 @@ from fanlog.cli.session import DEFAULT_URL, Url, with_client
 from fanlog.cli.terminal import err, say_warning
 from fanlog.client.aio import Client
 from fanlog.client.arguments import as_start
+from fanlog.client.core.receiving import OnGap
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.notices import missing_policy
-from fanlog.client.subscription import OnGap, Subscription
+from fanlog.client.subscription import Subscription
 from fanlog.errors import ClosedError, InvalidArgumentError, no_partition
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Gap, GapReason, MissingPolicy, Start, TopicInfo

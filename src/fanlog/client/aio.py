@@ -23,6 +23,8 @@ from fanlog.client.arguments import (
     event_time_us,
     topic_name,
 )
+from fanlog.client.core.receiving import OnGap
+from fanlog.client.core.subscription_core import SubscriptionCore
 from fanlog.client.credentials import check_credentials, split_login
 from fanlog.client.dead_letters import DeadLetters
 from fanlog.client.groups.joining import Joining
@@ -42,7 +44,7 @@ from fanlog.client.queues.running import JobHandler, check_no_handler, run_worke
 from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import DelayedMessages, Time
 from fanlog.client.streams import Stream, StreamMode, StreamSettings, stream_topic
-from fanlog.client.subscription import OnGap, Subscription
+from fanlog.client.subscription import Subscription
 from fanlog.client.topics import TopicCalls
 from fanlog.client.transactions.stager import TransactionStager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
@@ -85,9 +87,7 @@ class Client(TopicCalls):
         self._delayed = DelayedMessages(self._session, self._publisher, self._ready_outbox)
 
     async def _take_leave(self) -> None:
-        for follower in list(self._subscriptions.values()):
-            if isinstance(follower, GroupMember | Worker):
-                await follower.close()
+        await super()._take_leave()
         await self._requests.close()
 
     # Publishing
@@ -573,7 +573,8 @@ class Client(TopicCalls):
             partitions=partitions,
             missing=missing_policy(missing),
         )
-        return Subscription(self, self.take_number(), checked(wanted), on_gap)
+        core = SubscriptionCore(self, self.take_number(), checked(wanted), on_gap)
+        return Subscription(self, core)
 
     @overload
     def consume(

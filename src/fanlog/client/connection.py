@@ -5,39 +5,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from fanlog.client.arguments import (
-    topic_name,
-)
+from fanlog.client.arguments import topic_name
 from fanlog.client.core import events
+from fanlog.client.core.decoded_batches import DecodedBatches
 from fanlog.client.core.events import Event
+from fanlog.client.core.follower import ClientFollower, FollowerTable
 from fanlog.client.core.topic_directory import TopicDirectory, opening
-from fanlog.client.follower import ClientFollower
 from fanlog.client.kept import KeptWarnings
 from fanlog.client.link import Dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Publisher
 from fanlog.client.session import ClientSession, SessionHooks
+from fanlog.client.subscription import Leaving
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
     LinkError,
     RequestTimeoutError,
-    UnreadableError,
 )
 from fanlog.format import messages
 from fanlog.format.batch import Batch
 from fanlog.format.codecs import UnpackLimits
-from fanlog.format.frames import FrameKind, message_frame
+from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-
-_SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ClientConnection:
@@ -60,11 +58,11 @@ class ClientConnection:
         self.on_lost: Callable[[FanlogError], None] | None = None
         self.on_back: Callable[[], None] | None = None
         self._session = ClientSession(hooks, dial, options, verify=verify)
-        self._subscriptions: dict[int, ClientFollower] = {}
-        self._subscription_number = 0
+        self._followers = FollowerTable()
+        # Weak: one that the broker has ended is forgotten by itself.
+        self._leaving: WeakValueDictionary[int, Leaving] = WeakValueDictionary()
         self._topics = TopicDirectory()
-        self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
-        self._shared_bytes = 0
+        self._decoded = DecodedBatches()
         self._publisher = Publisher(self._session, options, self.open_topic, self._find_topic)
         self._kept_warnings = KeptWarnings()
 
@@ -131,6 +129,9 @@ class ClientConnection:
 
     async def _take_leave(self) -> None:
         """The last messages before the connection is closed."""
+        for key, leaving in list(self._leaving.items()):
+            if self._followers.has(key):
+                await leaving.close()
 
     # What the session brings
 
@@ -139,18 +140,18 @@ class ClientConnection:
         self._publisher.greeted(welcome)
         await self._publisher.register(self._register_producer)
         await self._publisher.resume(self._reopen_topic)
-        for subscription in list(self._subscriptions.values()):
-            if subscription.attached:
-                await self._resubscribe(subscription)
+        for follower in self._followers.attached():
+            await self._resume_follower(follower)
 
-    async def _resubscribe(self, subscription: ClientFollower) -> None:
+    async def _resume_follower(self, follower: ClientFollower) -> None:
+        kind, wanted = follower.resuming()
+        opened = partial(self._followers.opened, follower)
         try:
-            await self.attach(subscription, again=True)
+            await self._session.request_now(kind, wanted, aux=follower.key, on_answer=opened)
         except FanlogError as error:
             if isinstance(error, LinkError):
                 raise
-            self._subscriptions.pop(subscription.key, None)
-            subscription.end(error)
+            self._followers.end(follower.key, error)
 
     def _resumed(self) -> None:
         self._publisher.resumed()
@@ -160,15 +161,12 @@ class ClientConnection:
 
     def _gave_up(self, error: FanlogError) -> None:
         self._publisher.give_up(error)
-        for subscription in list(self._subscriptions.values()):
-            subscription.end(error)
+        self._followers.end_all(error)
 
     def _heard(self, event: Event) -> None:
         match event:
             case events.Delivered(key, batch):
-                subscription = self._subscriptions.get(key)
-                if subscription is not None:
-                    subscription.delivered(batch)
+                self._followers.delivered(key, batch)
             case events.Acked(acks):
                 self._publisher.acked(acks)
             case events.BatchRefused(refused):
@@ -176,70 +174,42 @@ class ClientConnection:
             case events.TopicGrew(grew):
                 self._topics.grew(grew.number, grew.partitions)
                 self._publisher.grew(grew.number, grew.partitions)
-            case events.MessagesMissed(key, gap) if key in self._subscriptions:
-                self._subscriptions[key].missed_some(gap)
-            case events.TopicJoined(key, joined) if key in self._subscriptions:
-                self._subscriptions[key].joined(joined)
-            case events.TopicLeft(key, left) if key in self._subscriptions:
-                self._subscriptions[key].left(left)
-            case events.Noticed(key, notice) if key in self._subscriptions:
-                self._subscriptions[key].noticed(notice)
-            case events.Revoked(key, revoke) if key in self._subscriptions:
-                self._subscriptions[key].revoked(revoke)
-            case events.Leased(key, lease) if key in self._subscriptions:
-                self._subscriptions[key].leased(lease)
-            case events.Ended(key, error) if key in self._subscriptions:
-                self._subscriptions.pop(key).end(error)
-            case events.RequestFailed(_, error, key) if key in self._subscriptions:
-                self._subscriptions.pop(key).end(error)
             case _:
-                pass
+                self._followers.heard(event)
 
     # For what belongs to this client
 
     def write(self, data: bytes) -> None:
         self._session.write(data)
 
-    async def attach(self, follower: ClientFollower, *, again: bool = False) -> None:
-        """Sends a follower's request: its first, or the one that continues it."""
-
-        def opened(payload: bytes) -> None:
-            follower.attached = True
-            follower.opened(payload)
-
-        kind, wanted = follower.resuming() if again else follower.opening()
-        ask = self._session.request_now if again else self._session.request
-        self._subscriptions[follower.key] = follower
+    async def attach(self, follower: ClientFollower, *, leaving: Leaving | None = None) -> None:
+        """Sends a follower's first request. `leaving` is closed before the connection is."""
+        kind, wanted = self._followers.begin(follower)
+        opened = partial(self._followers.opened, follower)
+        if leaving is not None:
+            self._leaving[follower.key] = leaving
         try:
-            await ask(kind, wanted, aux=follower.key, on_answer=opened)
+            await self._session.request(kind, wanted, aux=follower.key, on_answer=opened)
         except BaseException as fault:
-            if not again:
-                self._subscriptions.pop(follower.key, None)
-                follower.attached = False
-                if isinstance(fault, RequestTimeoutError) or not isinstance(fault, FanlogError):
-                    self._take_back(follower)
+            take_back = self._followers.given_up(follower, fault)
+            # At once, because a cancelled caller may not be able to wait.
+            if take_back and self._session.ready:
+                self.write(take_back)
             raise
 
-    def _take_back(self, follower: ClientFollower) -> None:
-        """Ends a follower that was given up: the broker may have started it, and would keep
-        partitions and jobs for a client that does not take them. Written at once, because a
-        cancelled caller may not be able to wait. Request 0 drops the answer."""
-        if self._session.ready:
-            self.write(message_frame(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key))
-
-    async def detach(self, subscription: ClientFollower, *, keep: bool = False) -> None:
+    async def detach(self, follower: ClientFollower, *, keep: bool = False) -> None:
         """Ends a follower. With `keep` a worker keeps its jobs, also those that arrive before the
         broker's answer."""
-        if keep and self._subscriptions.get(subscription.key) is subscription:
+        if keep and self._followers.has(follower.key):
             await self._session.request(
-                FrameKind.UNSUBSCRIBE, messages.Unsubscribe(keep=True), aux=subscription.key
+                FrameKind.UNSUBSCRIBE, messages.Unsubscribe(keep=True), aux=follower.key
             )
-            self._subscriptions.pop(subscription.key, None)
+            self._followers.remove(follower)
             return
-        if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
+        if self._followers.remove(follower) and self._session.ready:
             with contextlib.suppress(LinkError):
                 await self._session.request_now(
-                    FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=subscription.key
+                    FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key
                 )
 
     async def ask(
@@ -259,24 +229,11 @@ class ClientConnection:
 
     def take_number(self) -> int:
         """A number for one more follower of this connection."""
-        self._subscription_number += 1
-        return self._subscription_number
+        return self._followers.take_number()
 
     def decoded(self, batch: Batch) -> MessageBatch:
         """The batch, decoded once for all subscriptions of this client that get it."""
-        header = batch.header
-        place = (header.topic, header.partition, header.base_offset)
-        shared = self._shared.get(place)
-        # Compaction may have left less of it since.
-        if shared is None or _checksums(shared.batch) != _checksums(batch):
-            if shared is not None:
-                self._shared_bytes -= _size(shared.batch)
-            shared = self._shared[place] = MessageBatch(batch)
-            self._shared_bytes += _size(batch)
-            while self._shared_bytes > _SHARED_BYTES_MAX and len(self._shared) > 1:
-                _, oldest = self._shared.popitem(last=False)
-                self._shared_bytes -= _size(oldest.batch)
-        return shared
+        return self._decoded.get(batch)
 
     async def open_topic(self, name: str) -> messages.TopicOpened:
         """Opens a topic to publish to it, and returns its number and settings."""
@@ -298,15 +255,3 @@ class ClientConnection:
     ) -> messages.ProducerRegistered:
         payload = await self._session.request_now(FrameKind.REGISTER_PRODUCER, wanted)
         return decode(messages.ProducerRegistered, payload)
-
-
-def _size(batch: Batch) -> int:
-    """The size of a batch when decoded; its own size if it can't be decoded."""
-    try:
-        return batch.unpacked_bytes
-    except UnreadableError:
-        return batch.header.length
-
-
-def _checksums(batch: Batch) -> tuple[int, int]:
-    return batch.header.header_crc, batch.header.body_crc

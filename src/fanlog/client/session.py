@@ -41,6 +41,8 @@ from fanlog.format.messages import decode
 logger = logging.getLogger("fanlog.client")
 
 T = TypeVar("T")
+# A member of an Enum is looked up slowly, and every batch and request asks for this one.
+_READY = ConnectionState.READY
 OnAnswer = Callable[[bytes], None]
 
 
@@ -101,7 +103,7 @@ class ClientSession:
 
     @property
     def ready(self) -> bool:
-        return self._core.state is ConnectionState.READY
+        return self._core.state is _READY
 
     @property
     def closed(self) -> FanlogError | None:
@@ -290,7 +292,10 @@ class ClientSession:
     def _received(self, link: Link, data: bytes) -> None:
         if link is self._link:
             for event in self._core.feed(data, asyncio.get_running_loop().time()):
-                self._handle(event)
+                if type(event) in _FOR_SESSION:
+                    self._handle(event)
+                else:
+                    self._hooks.heard(event)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -308,7 +313,7 @@ class ClientSession:
                 logger.info("%s", reason)
                 self._link_up.clear()
             case _:
-                self._hooks.heard(event)
+                pass
 
     # Requests
 
@@ -333,8 +338,10 @@ class ClientSession:
         `repeat` is off for requests that must not be sent twice."""
         losses = self._losses.before(message)
         while True:
-            await self.connection()
-            self._losses.check(message, losses)
+            if self._core.state is not _READY:
+                await self.connection()
+            if losses:
+                self._losses.check(message, losses)
             try:
                 return await self.request_now(
                     kind, message, aux=aux, on_answer=on_answer, timeout_seconds=timeout_seconds
@@ -395,3 +402,7 @@ class ClientSession:
             ) from None
         finally:
             self._core.requests.forget(number)
+
+
+# The events that `_handle` is for. All others are the client's alone.
+_FOR_SESSION = frozenset({Welcomed, RequestFailed, Revoked, Draining})

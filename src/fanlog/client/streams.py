@@ -19,6 +19,7 @@ import msgspec
 
 from fanlog.client.arguments import StartLike, as_start, checked, topic_name
 from fanlog.client.core.fetched import Fetched
+from fanlog.client.core.subscription_core import SubscriptionCore
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.queues.jobs import said_by
@@ -305,7 +306,7 @@ class StreamReader(Generic[T]):
         self._idle_seconds = idle_seconds
         self._at: Position | None = wanted.resume[0] if wanted.resume else None
         self.ended = False
-        self._reading: _Reading | None = None
+        self._reading: Subscription | None = None
         # Pieces before it are not given.
         self._first = 0
         # Where a reader is that knows that the stream has ended.
@@ -383,13 +384,15 @@ class StreamReader(Generic[T]):
                 if lost.reason != GapReason.RETENTION or lost.next > wanted:
                     raise
 
-    def _subscribe(self) -> _Reading:
+    def _subscribe(self) -> Subscription:
         """From the record in front of the position on: that may be the end already."""
         wanted = self._wanted
         if self._at is not None:
             before = msgspec.structs.replace(self._at, offset=max(0, self._at.offset - 1))
             wanted = msgspec.structs.replace(wanted, resume=(before,))
-        return _Reading(self._host, self._host.take_number(), wanted, None)
+        core = _StreamCore(self._host, self._host.take_number(), wanted, None)
+        core.notices.on_notice = _say_nothing
+        return Subscription(self._host, core)
 
     def _raise_error(self, message: Message) -> None:
         said = message.batch.columns.header(message.index, _ERROR)
@@ -397,22 +400,18 @@ class StreamReader(Generic[T]):
             raise StreamFailedError(said.decode(errors="replace"))
 
 
-class _Reading(Subscription):
+class _StreamCore(SubscriptionCore):
     """A subscription to a stream. Nobody writes one again, so that it ends when its topic goes."""
-
-    async def start(self) -> None:
-        self.notices.on_notice = _say_nothing
-        await super().start()
 
     def left(self, left: Left) -> None:
         super().left(left)
-        self._arrivals.put(gone_error(self.target))
+        self.arrivals.put(gone_error(self.wanted.target))
 
     def noticed(self, notice: Notice) -> None:
-        was_there = bool(self._receiving.next)
+        was_there = bool(self.receiving.next)
         super().noticed(notice)
         if notice.kind == "missing" and was_there:
-            self._arrivals.put(gone_error(self.target))
+            self.arrivals.put(gone_error(self.wanted.target))
 
 
 def _say_nothing(sentence: str) -> None:

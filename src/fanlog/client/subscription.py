@@ -1,110 +1,43 @@
-"""A subscription: an async iterator of messages, or of whole batches. It knows its position in
-every partition, so that it resumes there after a lost connection, and it grants the broker a
-window, so that a slow application holds up nothing but itself."""
+"""A subscription: an async iterator of messages, or of whole batches. `core/subscription_core.py`
+decides; this waits, and asks the broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
-import msgspec
-
-from fanlog.client.follower import ClientFollower
+from fanlog.client.core.follower import ClientFollower
+from fanlog.client.core.receiving import ReceivingHost
+from fanlog.client.core.subscription_core import MessageSource, SubscriptionCore
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.notices import Notices
-from fanlog.client.reached import Reached, as_positions, reached
-from fanlog.client.receiving import OnGap, ReaderProgress, Receiving, ReceivingHost
-from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
-from fanlog.format.frames import FrameKind, Lease
-from fanlog.format.messages import (
-    GapNotice,
-    Joined,
-    Left,
-    Notice,
-    Position,
-    Revoke,
-    Subscribe,
-    Subscribed,
-    decode,
-)
-from fanlog.model import TopicPartition
+from fanlog.client.waiting import begin, wait_for
+from fanlog.errors import ClosedError
+from fanlog.format.messages import Position
+
+
+class Leaving(Protocol):
+    """Leaves the broker in an orderly way before the connection is closed."""
+
+    async def close(self) -> None: ...
 
 
 class SubscriptionHost(ReceivingHost, Protocol):
     """The client, as far as a subscription needs it."""
 
-    async def attach(self, follower: ClientFollower, *, again: bool = False) -> None: ...
-    async def detach(self, subscription: ClientFollower) -> None: ...
+    async def attach(self, follower: ClientFollower, *, leaving: Leaving | None = None) -> None: ...
+    async def detach(self, follower: ClientFollower) -> None: ...
     async def commit(self, durable: str, positions: tuple[Position, ...]) -> None: ...
 
 
-class MessageSource(ReaderProgress, Protocol):
-    """Where a subscription gets its messages: as they come, or as a group hands them out."""
-
-    @property
-    def receiving(self) -> Receiving: ...
-    def next_batch(self) -> Coroutine[Any, Any, MessageBatch]: ...
-    async def next_run(self) -> Iterator[Message]:
-        """The messages of the next batch, for who takes them one by one."""
-        ...
-
-    def positions(self) -> tuple[Position, ...]:
-        """Up to where the application has taken messages."""
-        ...
-
-    def left(self, topic: str) -> None:
-        """The topic is gone."""
-        ...
-
-
-class SeenMessages:
-    """The source of a plain subscription: all that has been given counts as seen."""
-
-    def __init__(self, receiving: Receiving) -> None:
-        self.receiving = receiving
-        self._seen: dict[TopicPartition, Reached] = {}
-
-    def next_batch(self) -> Coroutine[Any, Any, MessageBatch]:
-        return self.receiving.next_batch(self)
-
-    async def next_run(self) -> Iterator[Message]:
-        return iter((await self.receiving.next_batch(self)).messages)
-
-    def took(self, batch: MessageBatch) -> None:
-        receiving = self.receiving
-        receiving.current = None
-        if not receiving.partings.is_stale(batch.batch):
-            self._seen[TopicPartition(batch.topic, batch.partition)] = reached(
-                batch.batch, batch.next_offset
-            )
-        receiving.window.free(batch.batch.header.length)
-
-    def unreadable(self, batch: MessageBatch) -> None:
-        """It was counted as seen."""
-
-    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
-        receiving = self.receiving
-        receiving.next[place] = start.offset
-        receiving.epochs[place] = start.epoch
-        if last is not None and (last.offset, last.number) != (start.offset, start.number):
-            receiving.partings.note(place, last, start)
-            self._seen[place] = start
-        # Committed as well: or what comes there while nobody reads would be skipped.
-        self._seen.setdefault(place, start)
-
-    def left(self, topic: str) -> None:
-        for place in [place for place in self._seen if place[0] == topic]:
-            del self._seen[place]
-
-    def positions(self) -> tuple[Position, ...]:
-        seen = dict(self._seen)
-        current = self.receiving.current
-        if current is not None and not self.receiving.partings.is_stale(current.batch):
-            place = TopicPartition(current.topic, current.partition)
-            seen[place] = reached(current.batch, current.offset + 1)
-        return as_positions(seen)
+async def next_batch(source: MessageSource) -> MessageBatch:
+    """The next batch that can be read."""
+    batch = source.maybe_next()
+    while batch is None:
+        await wait_for(source.receiving.arrivals)
+        batch = source.receiving.maybe_take(source)
+    return batch
 
 
 class Subscription:
@@ -115,32 +48,21 @@ class Subscription:
     ...         print(message.topic, message.offset, message.text)
     """
 
-    def __init__(
-        self,
-        host: SubscriptionHost,
-        key: int,
-        wanted: Subscribe,
-        on_gap: OnGap | None,
-        source: MessageSource | None = None,
-    ) -> None:
+    def __init__(self, host: SubscriptionHost, core: SubscriptionCore) -> None:
         self._host = host
-        self._wanted = wanted
-        self._source = source or SeenMessages(Receiving(host, key, wanted, on_gap))
-        self._receiving = self._source.receiving
-        self._arrivals = self._receiving.arrivals
-        # Without a step between: every batch comes by here.
-        self.delivered = self._receiving.delivered
+        self._core = core
+        self._source = core.source
+        self._receiving = core.receiving
+        self._arrivals = core.arrivals
         self._begun: Iterator[Message] = iter(())
-        self.notices = Notices(wanted.target)
-        self.attached = False
-        self.key = key
+        self.notices = core.notices
 
     # The life of it
 
     @property
     def target(self) -> str:
         """The topic or the pattern."""
-        return self._wanted.target
+        return self._core.wanted.target
 
     @property
     def gaps(self) -> int:
@@ -159,7 +81,7 @@ class Subscription:
         >>> await orders.start()
         """
         if not self._arrivals.started:
-            await self._arrivals.begin(lambda: self._host.attach(self))
+            await begin(self._arrivals, lambda: self._host.attach(self._core))
 
     async def close(self) -> None:
         """Ends the subscription. `async with` does it.
@@ -167,9 +89,9 @@ class Subscription:
         >>> await orders.close()
         """
         if self._arrivals.closed is None:
-            self.end(ClosedError("The subscription was closed: call subscribe() again."))
+            self._core.end(ClosedError("The subscription was closed: call subscribe() again."))
             if self._arrivals.started:
-                await self._host.detach(self)
+                await self._host.detach(self._core)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -197,7 +119,7 @@ class Subscription:
                 receiving.current = message
                 yield message
             try:
-                self._begun = await self._source.next_run()
+                self._begun = await self._next_run()
             except ClosedError:
                 return
 
@@ -215,7 +137,7 @@ class Subscription:
         await self.start()
         while True:
             try:
-                batch = await self._source.next_batch()
+                batch = await next_batch(self._source)
             except ClosedError:
                 return
             yield batch
@@ -231,7 +153,7 @@ class Subscription:
                 return message
             async with asyncio.timeout(timeout_seconds):
                 await self.start()
-                self._begun = await self._source.next_run()
+                self._begun = await self._next_run()
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
         """The next batch as a whole. Raises TimeoutError when none comes in time.
@@ -240,13 +162,16 @@ class Subscription:
         """
         async with asyncio.timeout(timeout_seconds):
             await self.start()
-            return await self._source.next_batch()
+            return await next_batch(self._source)
 
     async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
         """The messages of the next batch, one by one, for who takes them in another thread."""
         async with asyncio.timeout(timeout_seconds):
             await self.start()
-            return await self._source.next_run()
+            return await self._next_run()
+
+    async def _next_run(self) -> Iterator[Message]:
+        return self._source.run(await next_batch(self._source))
 
     def took(self, message: Message) -> None:
         """Counts one message of a batch as taken, where someone else iterates over it."""
@@ -266,56 +191,6 @@ class Subscription:
         ...     async for message in orders:
         ...         await orders.commit()
         """
-        if not self._wanted.durable:
-            raise InvalidArgumentError(
-                "This subscription has no durable name to commit to: give subscribe(durable=...)."
-            )
-        if message is None:
-            positions = self.positions
-        else:
-            place = TopicPartition(message.topic, message.partition)
-            positions = as_positions({place: reached(message.batch, message.offset + 1)})
+        positions = self._core.positions_for_commit(message)
         if positions:
-            await self._host.commit(self._wanted.durable, positions)
-
-    # From the link
-
-    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
-        return FrameKind.SUBSCRIBE, self._wanted
-
-    def opened(self, payload: bytes) -> None:
-        for topic in decode(Subscribed, payload).joined:
-            self.joined(topic)
-
-    def revoked(self, revoke: Revoke) -> None:
-        """Only a group's member is told so."""
-
-    def leased(self, lease: Lease) -> None:
-        """Only a queue's worker is told so."""
-
-    def joined(self, joined: Joined) -> None:
-        self._receiving.joined(joined, self._source)
-
-    def left(self, left: Left) -> None:
-        self.notices.left(left.name)
-        self._receiving.left(left)
-        self._source.left(left.name)
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.take(notice, was_there=bool(self._receiving.next))
-        self._receiving.noticed(notice)
-
-    def missed_some(self, notice: GapNotice) -> None:
-        self._receiving.missed_some(notice)
-
-    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
-        """The request that continues this subscription on a new connection."""
-        receiving = self._receiving
-        receiving.window.reconnect()
-        resume = tuple(receiving.position(place) for place in receiving.next)
-        wanted = msgspec.structs.replace(self._wanted, resume=resume, missing="wait")
-        return FrameKind.SUBSCRIBE, wanted
-
-    def end(self, error: FanlogError) -> None:
-        """No more will come; what is here can still be taken."""
-        self._arrivals.close(error)
+            await self._host.commit(self._core.wanted.durable, positions)

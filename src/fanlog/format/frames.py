@@ -168,7 +168,7 @@ class Lease(NamedTuple):
 
 
 def read_frame_header(data: bytes, at: int = 0) -> FrameHeader:
-    header = FrameHeader._make(FRAME_HEADER.unpack_from(data, at))
+    header = FrameHeader(*FRAME_HEADER.unpack_from(data, at))
     if header.version != PROTOCOL_VERSION:
         raise UnsupportedVersionError(
             f"The frame has protocol version {header.version}; this side speaks "
@@ -349,11 +349,15 @@ class FrameCutter:
             self.keep(data, at)
 
 
+_KIND_BY_NUMBER: dict[int, FrameKind] = {kind.value: kind for kind in FrameKind}
+
+
 def known_kind(kind: int) -> FrameKind:
-    try:
-        return FrameKind(kind)
-    except ValueError:
+    # Not `FrameKind(kind)`: it is two calls, and each frame comes by here.
+    known = _KIND_BY_NUMBER.get(kind)
+    if known is None:
         raise UnknownCommandError(
             f"There is no frame of kind {kind:#04x} in protocol version {PROTOCOL_VERSION}. "
             "Install the same release of fanlog on both sides."
-        ) from None
+        )
+    return known

@@ -123,7 +123,9 @@ class ClientCore:
             # The handler of the last event may have ended the connection.
             if self.state not in HEARING:
                 return
-            if self._is_for_shell(event):
+            if self.state is _GREETING:
+                _check_greeting(event)
+            if type(event) not in _HANDLED_HERE or self._handle(event):
                 yield event
 
     def payload_bytes(self, head: bytes) -> int:
@@ -134,26 +136,26 @@ class ClientCore:
         """`feed` of one whole frame, whose payload is not copied."""
         self.heartbeat.heard(now)
         event = self._reader.read_frame(head, payload)
-        return event if event is not None and self._is_for_shell(event) else None
-
-    def _is_for_shell(self, event: Event) -> bool:
-        if self.state is ConnectionState.GREETING and type(event) not in _GREETINGS:
-            raise ProtocolError("The broker sent something else before its greeting.")
-        return type(event) not in _HANDLED_HERE or self._handle(event)
+        if event is None:
+            return None
+        if self.state is _GREETING:
+            _check_greeting(event)
+        return event if type(event) not in _HANDLED_HERE or self._handle(event) else None
 
     def _handle(self, event: Event) -> bool:
         """Handles an event in the core. True if it is for the shell as well."""
+        if type(event) is Answered:
+            # Before all others: it is what most of them are.
+            self.requests.answered(*event)
+            return False
         match event:
-            case Answered(number, payload):
-                self.requests.answered(number, payload)
-                return False
             case RequestFailed(number, error) if number:
                 self.requests.failed(number, error)
                 return False
             case RequestFailed(_, error):
                 self._farewell = error
             case Welcomed(welcome):
-                if self.state is not ConnectionState.GREETING:
+                if self.state is not _GREETING:
                     raise ProtocolError("The broker greeted twice.")
                 self._change(ConnectionChange.WELCOME)
                 self.welcome = welcome
@@ -194,5 +196,12 @@ class ClientCore:
         return self.requests.add(waiter)
 
 
+def _check_greeting(event: Event) -> None:
+    if type(event) not in _GREETINGS:
+        raise ProtocolError("The broker sent something else before its greeting.")
+
+
+# A member of an Enum is looked up slowly, and every event asks for this one.
+_GREETING = ConnectionState.GREETING
 _GREETINGS = frozenset({Welcomed, RequestFailed, Draining})
 _HANDLED_HERE = frozenset({Answered, RequestFailed, Welcomed, Draining})

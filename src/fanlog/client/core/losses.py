@@ -14,6 +14,9 @@ import msgspec
 from fanlog.errors import FencedError
 from fanlog.format.messages import CommitOffsets, CommitTransaction, Position, Revoke
 
+# Of all requests only these commit offsets.
+_COMMITTING = frozenset({CommitOffsets, CommitTransaction})
+
 
 class PartitionLosses:
     """How often each partition was lost."""
@@ -27,6 +30,8 @@ class PartitionLosses:
 
     def before(self, message: msgspec.Struct) -> tuple[int, ...]:
         """The counts of the partitions that a request commits, to compare them later."""
+        if type(message) not in _COMMITTING:
+            return ()
         return tuple(self._counts[p.topic, p.partition] for p in _committed(message))
 
     def check(self, message: msgspec.Struct, before: tuple[int, ...]) -> None:

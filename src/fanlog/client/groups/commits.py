@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from fanlog.client.reached import Reached
+from fanlog.client.core.reached import Reached
 from fanlog.errors import FanlogError, FencedError
 from fanlog.model import TopicPartition
 

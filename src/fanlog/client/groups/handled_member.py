@@ -12,12 +12,13 @@ import logging
 from dataclasses import replace
 from functools import partial
 
+from fanlog.client.core.reached import Reached
+from fanlog.client.core.receiving import Receiving
 from fanlog.client.groups.handling import Desk, Parcel
-from fanlog.client.groups.member import GroupMember, MemberHost, followed
+from fanlog.client.groups.member import GroupMember, MemberCore, MemberHost, followed
 from fanlog.client.groups.partitions import MemberOptions, OwnedPartitions
 from fanlog.client.message import MessageBatch
-from fanlog.client.reached import Reached
-from fanlog.client.receiving import Receiving
+from fanlog.client.subscription import next_batch
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.model import Gap, TopicPartition
@@ -62,7 +63,10 @@ class HandledPartitions(OwnedPartitions):
 
     async def receive(self) -> None:
         """Waits for the next batch, and puts it on the desk."""
-        self._put_on_desk(await self.receiving.next_batch(self))
+        self._put_on_desk(await next_batch(self))
+
+    def maybe_next(self) -> MessageBatch | None:
+        return self.receiving.maybe_take(self)
 
     def took(self, batch: MessageBatch) -> None:
         """Its bytes are freed when it was handled, unless they are of a connection before."""
@@ -168,6 +172,26 @@ class HandledPartitions(OwnedPartitions):
         super().retire(place)
 
 
+class HandledMemberCore(MemberCore):
+    """The follower of such a member. Gaps of parked partitions come again when they return."""
+
+    def __init__(
+        self,
+        host: MemberHost,
+        key: int,
+        join: messages.JoinGroup,
+        options: MemberOptions,
+        owned: HandledPartitions,
+    ) -> None:
+        super().__init__(host, key, join, options, owned)
+        self._handled_partitions = owned
+
+    def missed_some(self, notice: messages.GapNotice) -> None:
+        name = self.receiving.names.get(notice.number, "")
+        if not self._handled_partitions.is_parked(TopicPartition(name, notice.partition)):
+            super().missed_some(notice)
+
+
 class HandledMember(GroupMember):
     """Made by `client.consume(topic, handler, ...)`."""
 
@@ -184,17 +208,13 @@ class HandledMember(GroupMember):
         receiving = Receiving(host, key, followed(wanted), options.on_gap)
         self.desk = desk
         self.handled_partitions = HandledPartitions(host, receiving, wanted, options, desk)
-        super().__init__(host, key, wanted, options, self.handled_partitions)
+        core = HandledMemberCore(host, key, wanted, options, self.handled_partitions)
+        super().__init__(host, core, options)
 
     async def receive(self) -> None:
         """Waits for the next batch, and puts it on the desk."""
         await self.start()
         await self.handled_partitions.receive()
-
-    def missed_some(self, notice: messages.GapNotice) -> None:
-        name = self._receiving.names.get(notice.number, "")
-        if not self.handled_partitions.is_parked(TopicPartition(name, notice.partition)):
-            super().missed_some(notice)
 
 
 def _log_gap(group: str, gap: Gap) -> None:

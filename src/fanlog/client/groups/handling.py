@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Literal
 
+from fanlog.client.core.reached import Reached, reached
 from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Reached, reached
 from fanlog.model import TopicPartition
 
 Order = Literal["partition", "key"]

@@ -11,7 +11,7 @@ from fanlog.client.arguments import as_reset, checked, topic_name
 from fanlog.client.groups.dead_letters import DeadLetterHost, DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
 from fanlog.client.groups.handling import Desk
-from fanlog.client.groups.member import GroupMember, MemberHost
+from fanlog.client.groups.member import GroupMember, MemberCore, MemberHost
 from fanlog.client.groups.options import (
     ConsumeOptions,
     HandledOptions,
@@ -43,7 +43,9 @@ class Joining:
     def member(self, options: ConsumeOptions) -> GroupMember:
         check_options(options, ConsumeOptions.__annotations__)
         wanted = self._wanted(options)
-        return GroupMember(self._host, self._host.take_number(), wanted, _member_options(options))
+        chosen = _member_options(options)
+        core = MemberCore(self._host, self._host.take_number(), wanted, chosen)
+        return GroupMember(self._host, core, chosen)
 
     def run(
         self,

@@ -11,11 +11,13 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import StartLike
+from fanlog.client.core.reached import Reached
+from fanlog.client.core.receiving import Receiving
+from fanlog.client.core.subscription_core import SubscriptionCore
 from fanlog.client.groups.partitions import MemberOptions, OwnedPartitions, PartitionsHost
 from fanlog.client.message import Message
-from fanlog.client.reached import Reached
-from fanlog.client.receiving import Receiving
 from fanlog.client.subscription import Subscription, SubscriptionHost
+from fanlog.client.waiting import begin
 from fanlog.errors import ClosedError, FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -36,6 +38,46 @@ def followed(wanted: messages.JoinGroup) -> messages.Subscribe:
     )
 
 
+class MemberCore(SubscriptionCore):
+    """The follower of a member: it asks for its group, and comes back with its partitions."""
+
+    def __init__(
+        self,
+        host: MemberHost,
+        key: int,
+        join: messages.JoinGroup,
+        options: MemberOptions,
+        owned: OwnedPartitions | None = None,
+    ) -> None:
+        if owned is None:
+            receiving = Receiving(host, key, followed(join), options.on_gap)
+            owned = OwnedPartitions(host, receiving, join.group, options)
+        super().__init__(host, key, followed(join), options.on_gap, owned)
+        self.join = join
+        self.owned = owned
+
+    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
+        return FrameKind.JOIN_GROUP, self.join
+
+    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
+        self.receiving.window.reconnect()
+        claims = self.owned.claims()
+        wanted = msgspec.structs.replace(self.join, claims=claims, missing="wait", start=None)
+        return FrameKind.JOIN_GROUP, wanted
+
+    def opened(self, payload: bytes) -> None:
+        epoch = decode(messages.GroupJoined, payload).epoch
+        self.join = msgspec.structs.replace(self.join, epoch=epoch)
+
+    def revoked(self, revoke: messages.Revoke) -> None:
+        self.owned.revoked(revoke)
+
+    def end(self, error: FanlogError) -> None:
+        """No more will come, and what is here is not given any more: others will get it."""
+        super().end(error)
+        self.owned.ended(lost=not isinstance(error, ClosedError))
+
+
 class GroupMember(Subscription):
     """Made by `client.consume(...)`; use it with `async with`, then iterate.
 
@@ -44,34 +86,25 @@ class GroupMember(Subscription):
     ...         bill(message.json())
     """
 
-    def __init__(
-        self,
-        host: MemberHost,
-        key: int,
-        wanted: messages.JoinGroup,
-        options: MemberOptions,
-        owned: OwnedPartitions | None = None,
-    ) -> None:
-        if owned is None:
-            receiving = Receiving(host, key, followed(wanted), options.on_gap)
-            owned = OwnedPartitions(host, receiving, wanted.group, options)
-        super().__init__(host, key, followed(wanted), options.on_gap, owned)
-        self._join = wanted
+    def __init__(self, host: MemberHost, core: MemberCore, options: MemberOptions) -> None:
+        super().__init__(host, core)
+        self._member_core = core
         self._options = options
-        self._owned = owned
+        self._owned = core.owned
         self._timer: asyncio.Task[None] | None = None
+        core.arrivals.on_close = self._stop_timer
 
     # The life of it
 
     @property
     def group(self) -> str:
         """Name of the group."""
-        return self._join.group
+        return self._member_core.join.group
 
     @property
     def member(self) -> str:
         """Name of this member."""
-        return self._join.member
+        return self._member_core.join.member
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -86,7 +119,7 @@ class GroupMember(Subscription):
         """
         if not self._arrivals.started:
             self._owned.commits.start()
-            await super().start()
+            await begin(self._arrivals, lambda: self._host.attach(self._member_core, leaving=self))
             # It may be over before it began: what ends it can come right behind the answer.
             if self._options.commit == "auto" and self._arrivals.closed is None:
                 self._timer = asyncio.create_task(self._commit_now_and_then())
@@ -103,12 +136,12 @@ class GroupMember(Subscription):
         >>> await orders.close()
         """
         if self._arrivals.closed is None:
-            self.end(ClosedError("The member was closed: call consume() again."))
+            self._core.end(ClosedError("The member was closed: call consume() again."))
             if self._arrivals.started:
                 try:
                     await self._owned.leave()
                 finally:
-                    await self._host.detach(self)
+                    await self._host.detach(self._core)
         self._owned.commits.raise_error()
 
     async def __aexit__(
@@ -124,13 +157,10 @@ class GroupMember(Subscription):
                 raise
             logger.warning("leaving the group %s: %s", self.group, fault)
 
-    def end(self, error: FanlogError) -> None:
-        """No more will come, and what is here is not given any more: others will get it."""
-        super().end(error)
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._owned.ended(lost=not isinstance(error, ClosedError))
 
     # Committing
 
@@ -154,7 +184,9 @@ class GroupMember(Subscription):
             self._owned.check_read(
                 TopicPartition(position.topic, position.partition), position.offset
             )
-        return messages.GroupOffsets(self.group, self.member, self._join.epoch, positions)
+        return messages.GroupOffsets(
+            self.group, self.member, self._member_core.join.epoch, positions
+        )
 
     def times_came(self, place: TopicPartition) -> int:
         """How often this member has got a partition that it has; 0 if it does not have it."""
@@ -201,21 +233,3 @@ class GroupMember(Subscription):
         """
         await self.start()
         return await self._owned.seek(start, topic, partition)
-
-    # From the link
-
-    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
-        return FrameKind.JOIN_GROUP, self._join
-
-    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
-        self._receiving.window.reconnect()
-        claims = self._owned.claims()
-        wanted = msgspec.structs.replace(self._join, claims=claims, missing="wait", start=None)
-        return FrameKind.JOIN_GROUP, wanted
-
-    def opened(self, payload: bytes) -> None:
-        epoch = decode(messages.GroupJoined, payload).epoch
-        self._join = msgspec.structs.replace(self._join, epoch=epoch)
-
-    def revoked(self, revoke: messages.Revoke) -> None:
-        self._owned.revoked(revoke)

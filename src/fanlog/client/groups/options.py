@@ -9,10 +9,10 @@ import msgspec
 
 from fanlog.client.arguments import StartLike
 from fanlog.client.backoff import Backoff
+from fanlog.client.core.receiving import OnGap
 from fanlog.client.groups.attendant import OnPartitions
 from fanlog.client.groups.handling import Order
 from fanlog.client.groups.partitions import CommitMode
-from fanlog.client.receiving import OnGap
 from fanlog.errors import InvalidArgumentError
 from fanlog.model import MissingPolicy, ResetPolicy
 

@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 import msgspec
 
 from fanlog.client.arguments import StartLike, as_start, checked
+from fanlog.client.core.reached import Reached, as_claim, as_positions, reached
+from fanlog.client.core.receiving import OnGap, Receiving
 from fanlog.client.groups.attendant import OnPartitions, PartitionAttendant, called_back
 from fanlog.client.groups.commits import GroupCommits
 from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Reached, as_claim, as_positions, reached
-from fanlog.client.receiving import OnGap, Receiving
 from fanlog.errors import ConnectionLostError, FencedError, InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
@@ -90,7 +90,7 @@ class OwnedPartitions:
 
     # For the application
 
-    async def next_batch(self) -> MessageBatch:
+    def maybe_next(self) -> MessageBatch | None:
         receiving, progress = self.receiving, self._progress
         rest = progress.rest() if progress.begun else None
         progress.asked(receiving.current)
@@ -102,13 +102,10 @@ class OwnedPartitions:
             self.attendant.soon()
         if self._options.commit == "iterate":
             self.commits.done_soon()
-        # Past the next coroutine where one is not needed: every batch comes by here.
-        if receiving.arrivals.items and (batch := receiving.take(self)) is not None:
-            return batch
-        return await receiving.next_batch(self)
+        return receiving.maybe_take(self)
 
-    async def next_run(self) -> Iterator[Message]:
-        run = self._progress.run(await self.next_batch())
+    def run(self, batch: MessageBatch) -> Iterator[Message]:
+        run = self._progress.run(batch)
         return self._watched(run) if self._options.commit == "iterate" else run
 
     def _watched(self, run: Iterator[Message]) -> Iterator[Message]:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from operator import length_hint
 
+from fanlog.client.core.reached import Reached, reached
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Reached, reached
 from fanlog.model import TopicPartition
 
 

@@ -9,9 +9,9 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator
 
+from fanlog.client.core.arrivals import Arrivals
 from fanlog.client.queues.jobs import LeaseInHand
 from fanlog.client.queues.settling import JobSettling, Stretch
-from fanlog.client.waiting import Arrivals
 from fanlog.format.messages import JobOutcome, OutcomeKind
 
 logger = logging.getLogger("fanlog.client")

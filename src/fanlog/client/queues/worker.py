@@ -12,7 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.follower import ClientFollower
+from fanlog.client.core.arrivals import Arrivals
+from fanlog.client.core.follower import ClientFollower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
 from fanlog.client.publishing import Headers, Value
@@ -20,7 +21,8 @@ from fanlog.client.queues.holding import HeldLeases
 from fanlog.client.queues.job_batch import JobBatch
 from fanlog.client.queues.jobs import Job, LeaseInHand, said_by
 from fanlog.client.queues.settling import JobSettling
-from fanlog.client.waiting import Arrivals
+from fanlog.client.subscription import Leaving
+from fanlog.client.waiting import begin, wait_for
 from fanlog.errors import ClosedError, FanlogError, UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.batch_cache import BatchCache
@@ -50,8 +52,8 @@ class WorkerHost(Protocol):
 
     @property
     def welcome(self) -> Welcome | None: ...
-    async def attach(self, follower: ClientFollower, *, again: bool = False) -> None: ...
-    async def detach(self, subscription: ClientFollower, *, keep: bool = False) -> None: ...
+    async def attach(self, follower: ClientFollower, *, leaving: Leaving | None = None) -> None: ...
+    async def detach(self, follower: ClientFollower, *, keep: bool = False) -> None: ...
     async def ask(self, kind: FrameKind, message: msgspec.Struct, *, aux: int = 0) -> bytes: ...
     def decoded(self, batch: Batch) -> MessageBatch: ...
     async def reply(
@@ -120,7 +122,8 @@ class Worker:
         """
         if self._arrivals.started:
             return
-        if await self._arrivals.begin(lambda: self._host.attach(self)) and self._keep_alive:
+        began = await begin(self._arrivals, lambda: self._host.attach(self, leaving=self))
+        if began and self._keep_alive:
             self._held.keep(lambda: self.settings.visibility_seconds)
 
     async def flush(self) -> None:
@@ -156,7 +159,7 @@ class Worker:
         await self.start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
-                await self._arrivals.wait()
+                await wait_for(self._arrivals)
         await self._host.detach(self, keep=True)
         self.end(ClosedError("The worker was closed: call work() again."))
         leases = self._waiting()
@@ -240,7 +243,7 @@ class Worker:
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             while True:
-                await self._arrivals.wait()
+                await wait_for(self._arrivals)
                 lease = self._arrivals.take()
                 if self._is_readable(lease):
                     return JobBatch(lease)

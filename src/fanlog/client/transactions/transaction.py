@@ -14,10 +14,10 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import checked, checked_priority, event_time_us
+from fanlog.client.core.reached import reached
 from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
 from fanlog.client.transactions.stager import TransactionStager
 from fanlog.client.values import Encoding, encode_as

@@ -14,12 +14,12 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from fanlog.client.core.receiving import OnGap
 from fanlog.client.groups.attendant import OnPartitions
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.groups.partitions import CommitMode
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.receiving import OnGap
 from fanlog.client.tracing import maybe_tracer
 from fanlog.client.transactions.transaction import Transaction, position_after
 from fanlog.client.values import Encoding

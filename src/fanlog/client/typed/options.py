@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 from fanlog.client.arguments import StartLike
+from fanlog.client.core.receiving import OnGap
 from fanlog.client.message import Message
-from fanlog.client.receiving import OnGap
 from fanlog.client.values import Headers
 from fanlog.errors import DecodeError
 from fanlog.model import MissingPolicy

@@ -35,7 +35,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, inspect
 
-from fanlog.client.reached import Reached
+from fanlog.client.core.reached import Reached
 from fanlog.errors import (
     FanlogError,
     FencedError,

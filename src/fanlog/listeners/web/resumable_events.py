@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fanlog.client.receiving import lost_error
+from fanlog.client.core.receiving import lost_error
 from fanlog.client.streams import gone_error, silent_error
 from fanlog.errors import FanlogError, ForbiddenError, UnauthenticatedError
 from fanlog.format.messages import Joined, Notice, Position

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from fanlog.client.core.arrivals import Arrivals
+from fanlog.client.core.credit_window import CreditWindow
+from fanlog.client.core.reached import Partings, Reached
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Partings, Reached
-from fanlog.client.waiting import Arrivals
-from fanlog.client.window import CreditWindow
 from fanlog.errors import FanlogError, MessagesLostError, UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.frames import credit_frame
@@ -84,15 +84,9 @@ class Receiving:
 
     # For the application
 
-    async def next_batch(self, progress: ReaderProgress) -> MessageBatch:
-        """The next batch that can be read."""
-        arrivals = self.arrivals
-        while True:
-            if not arrivals.items:
-                await arrivals.wait()
-            batch = self.take(progress)
-            if batch is not None:
-                return batch
+    def maybe_take(self, progress: ReaderProgress) -> MessageBatch | None:
+        """The next batch, if one has come that can be read."""
+        return self.take(progress) if self.arrivals.items else None
 
     def take(self, progress: ReaderProgress) -> MessageBatch | None:
         """The next batch, all of which can be read. One that can't is a gap: it is raised, or, if
