@@ -227,7 +227,7 @@ def test_a_bug_in_the_commit_thread_is_told_to_the_publishers(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.commit.journal, "commit", bug)
+        patched.setattr(bench.commit.journal, "make_durable", bug)
         bench.publish("a")
         bench.commit.drain()
     assert bench.refused == "a"
