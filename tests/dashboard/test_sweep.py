@@ -12,7 +12,7 @@ from playwright.async_api import Page, ViewportSize, expect
 from fanlog.identity import Role
 from tests.dashboard.boards import DESKTOP, PHONE, Board, axe, fits
 from tests.dashboard.conftest import Dashboard
-from tests.dashboard.page_list import DASHBOARD, listed_pages, settled, swept_pages
+from tests.dashboard.page_list import DASHBOARD, go_to, listed_pages, settled, swept_pages
 
 Colours = Literal["light", "dark"]
 LOOKS: list[tuple[Colours, ViewportSize]] = [
@@ -21,17 +21,6 @@ LOOKS: list[tuple[Colours, ViewportSize]] = [
     ("dark", PHONE),
     ("light", PHONE),
 ]
-
-
-# Ends when the dashboard has seen that the address has changed.
-_GO = """
-link => new Promise(done => {
-  const before = location.href;
-  addEventListener("hashchange", () => setTimeout(done), { once: true });
-  location.hash = link;
-  if (location.href === before) done();
-})
-"""
 
 
 def test_every_page_of_the_list_has_its_module() -> None:
@@ -101,9 +90,8 @@ def _one_of_each_kind(links: list[str]) -> list[str]:
 
 
 async def _leads_somewhere(page: Page, link: str) -> None:
-    await page.evaluate(_GO, link)
     try:
-        await settled(page)
+        await go_to(page, link)
         await expect(page.get_by_text("There is no such page")).to_have_count(0)
     except AssertionError as fault:
         fault.add_note(f"the link {link}")
