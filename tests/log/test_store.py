@@ -308,9 +308,7 @@ def test_a_start_syncs_the_names_of_synced_topics_that_a_killed_broker_left(
     store = open_store(tmp_path / "data")
     made = Path(store.create("t", TopicSettings(durability="fsync")).folder)
     fill(store.create("u", TopicSettings()).logs[0], 1)
-    store.close()
-    if not clean:
-        (tmp_path / "data" / "clean").unlink()
+    store.close(clean=clean)
     synced: list[Path] = []
     real = files.sync_folder
 
