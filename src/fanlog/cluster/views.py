@@ -94,8 +94,9 @@ class FollowerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingChange(msgspec.Struct, frozen=True):
-    """A compare-and-swap whose outcome is not known. It is settled when the record has another
-    revision than the one that it expects: it can't succeed any more."""
+    """A compare-and-swap that was sent, or is about to be. It is settled when the record has
+    another revision than it expects: it can't succeed any more. One that was `NotSent` may be
+    forgotten only if it was the first time: a repeated one may still arrive."""
 
     revision: int
     record: ShardRecord
