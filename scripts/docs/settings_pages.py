@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlog import config, config_limits, config_security, config_web, model
+from fanlog import config, config_cluster, config_limits, config_security, config_web, model
 from fanlog.cli.options import Option, options_of
 from scripts.docs.commands_page import parameters_with_variables
 from scripts.docs.tables import code, page, table
@@ -59,6 +59,7 @@ _SECTIONS: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
     ("Audit", "audit", "The audit log.", config_security.AuditOptions),
     ("Telemetry", "telemetry", "Logs, metrics and traces.", config_security.TelemetryOptions),
     ("Edge", "edge", "What `fanlog edge` stands in front of.", config.EdgeOptions),
+    ("Cluster", "cluster", "A node of a cluster.", config_cluster.ClusterOptions),
     ("Log", "log", "Files, memory and retention.", config.LogOptions),
     (
         "Topics",

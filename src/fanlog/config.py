@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_cluster import ClusterOptions
 from fanlog.config_limits import LimitOptions
 from fanlog.config_live import LIVE
 from fanlog.config_security import (
@@ -969,6 +970,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitOptions = LimitOptions()
     telemetry: TelemetryOptions = TelemetryOptions()
     edge: EdgeOptions = EdgeOptions()
+    cluster: ClusterOptions = ClusterOptions()
     broker: BrokerOptions = BrokerOptions()
     log: LogOptions = LogOptions()
     topic: TopicSettings = TopicSettings()

@@ -17,6 +17,7 @@ import msgspec
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.gate import OPEN_GATE
+from fanlog.broker.messages.stream import Replicas
 from fanlog.broker.ports import Authority, Gate
 from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
@@ -150,8 +151,11 @@ class Node:
         gate: Gate = OPEN_GATE,
         *,
         epoch: int | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
-        """`epoch` is that of a reign in a cluster; otherwise each start has a new one."""
+        """`epoch` is that of a reign in a cluster; otherwise each start has a new one. `replicas`
+        say what is committed there."""
+        self._replicas = replicas
         self._authority = authority
         self._gate = gate
         self.security: SecurityGate | None = None
@@ -303,6 +307,7 @@ class Node:
             audit=self._config.audit,
             telemetry=self._config.telemetry,
             limits=self._config.limits,
+            replicas=self._replicas,
         )
 
     def _tick(self) -> None:
@@ -428,12 +433,14 @@ class Node:
             f"{files.connections} connections fit"
         )
 
-    async def stop(self) -> None:
+    async def stop(self, drain_seconds: float | None = None) -> None:
         """Drains: processes received messages, makes them durable, notifies all clients, and
         closes. Stuck peers delay it by `drain_seconds` in total, on however many listeners they
         are."""
         self.core.draining = True
-        deadline = asyncio.get_running_loop().time() + self._config.listener.drain_seconds
+        if drain_seconds is None:
+            drain_seconds = self._config.listener.drain_seconds
+        deadline = asyncio.get_running_loop().time() + drain_seconds
         await asyncio.gather(*(listener.drain(deadline) for listener in self.listeners))
         self.core.turns.end()
         if self._group is not None:

@@ -27,6 +27,9 @@ class HandReplicas:
     def maybe_refusal(self) -> FanlogError | None:
         return self.refusal
 
+    def holds_up(self) -> bool:
+        return False
+
     def send(self, turn: StreamTurn) -> None:
         self.turns.append(turn)
 

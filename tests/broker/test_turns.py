@@ -11,7 +11,6 @@ from fanlog.errors import FormatError
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Position
 from fanlog.model import Start
-from tests.awaited import awaited
 from tests.broker.stage import Peer, Publisher, stage
 
 
@@ -187,7 +186,8 @@ async def test_a_fetch_that_waited_in_vain_leaves_nothing_behind() -> None:
         for _ in range(5):
             assert (await broker.fetch("t", 0, 0, wait_seconds=0.001)).batches == []
         assert broker._node is not None
-        assert not awaited(broker._node.core.catalog.get("t").partitions[0])
+        waiting = broker._node.core.catalog.get("t").partitions[0].waiters
+        assert not waiting
 
 
 def test_who_waits_for_the_disk_goes_on_when_a_ledgers_entry_is_durable(data: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_follower_that_left_the_needed_ones_is_not_waited_for(data: Path) -> N
         publisher = on.publish("t", [b"x"])
         on.settle()
         assert publisher.acks == []
-        reign.set_needed({"a.1"})
+        reign.set_needed({"a.1"}, 1)
         on.settle()
         assert len(publisher.acks) == 1
 

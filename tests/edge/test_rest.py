@@ -12,7 +12,6 @@ import msgspec
 
 from fanlog.config import Config
 from fanlog.edge.node import FanlogEdge
-from tests.awaited import awaited
 from tests.edge.stage import broker_at, until
 
 URL = "/v1/topics/orders/messages"
@@ -69,7 +68,7 @@ async def test_a_long_poll_on_an_edge_gets_what_is_published_upstream() -> None:
 
             def waits() -> bool:
                 topic = node.core.catalog.find("orders")
-                return topic is not None and awaited(topic.partitions[0])
+                return topic is not None and bool(topic.partitions[0].waiters)
 
             await until(waits)
             await broker.publish("orders", "new")

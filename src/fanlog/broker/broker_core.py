@@ -399,6 +399,9 @@ class BrokerCore:
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read."""
+        replicas = self.stream.replicas
+        if replicas is not None and replicas.holds_up():
+            return True
         return self.turns.pending_bytes() > self._options.pending_bytes_pause
 
     # Topics

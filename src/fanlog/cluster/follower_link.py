@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.stream import StreamTurn
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime, SendBuffer
-from fanlog.cluster.committed import ReignState
 from fanlog.errors import FanlogError
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.replication import (
@@ -42,6 +41,16 @@ _BLOCK_BYTES = MIB
 # Partitions of one page of topics: about a millisecond of the loop.
 _PAGE_PARTITIONS = 500
 _BLOCKS_A_TURN = 8
+
+
+class ReignState(NamedTuple):
+    """The numbers of a reign that go into each frame."""
+
+    epoch: int
+    position: int
+    written: int
+    synced: int
+    beat: int
 
 
 class FollowerOutlet(Protocol):

@@ -129,8 +129,9 @@ class FollowerSession:
                         RequestTimeoutError(f"The primary at {link.peer} is silent. Is it paused?")
                     )
 
-    def close(self) -> None:
-        self._end(lost_error(None))
+    def fail(self, why: FanlogError) -> None:
+        """The replica takes nothing more."""
+        self._end(why)
 
     def _end(self, why: Exception) -> None:
         if not self._over.done():

@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import NamedTuple, cast
+from typing import cast
 
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.stream import StreamTurn
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import FollowerPort, Runtime
-from fanlog.cluster.committed import ReignState, ReplicaProgress, committed
-from fanlog.cluster.follower_link import FollowerLink, FollowerOutlet
+from fanlog.cluster.commit import committed
+from fanlog.cluster.follower_link import FollowerLink, FollowerOutlet, ReignState
+from fanlog.cluster.records import nodes_of
+from fanlog.cluster.views import AckedPositions, FollowerReport
 from fanlog.errors import FanlogError, InvalidArgumentError, NotSupportedError, UnavailableError
 from fanlog.format.replication import Follow, Followed
 
 logger = logging.getLogger("fanlog.cluster")
-
-
-class FollowerState(NamedTuple):
-    """A connected follower, for decisions and for people."""
-
-    node: str
-    incarnation: str
-    level: bool
-    written: int
-    synced: int
-    silent_us: int
-    behind_bytes: int
 
 
 class Reign:
@@ -47,6 +37,8 @@ class Reign:
         epoch: int,
         incarnation: str,
         needed: Collection[str],
+        *,
+        min_in_sync: int = 1,
     ) -> None:
         self.runtime = runtime
         self.epoch = epoch
@@ -59,11 +51,19 @@ class Reign:
         self.refusal: FanlogError | None = None
         self.on_change: Callable[[], None] = _nothing
         self._cluster = cluster
+        # Nothing is committed for a moment: another node may be about to become the primary.
+        self.suspended = False
+        # Publishers are not read for a moment, so that followers get level.
+        self.holding = False
         self._needed = frozenset(needed)
-        self._progress: dict[str, ReplicaProgress] = {incarnation: ReplicaProgress(0, 0)}
+        self._min_in_sync = min_in_sync
+        # When each follower last got further.
+        self._advanced: dict[str, float] = {}
+        self._waiting_since: float | None = None
+        self._progress: dict[str, AckedPositions] = {incarnation: AckedPositions(0, 0)}
         self._links: dict[FollowerOutlet, FollowerLink] = {}
         self._position = 0
-        self._committed = ReplicaProgress(0, 0)
+        self._committed = AckedPositions(0, 0)
         self._beat = 0
         self._history = ("", "")
 
@@ -72,10 +72,15 @@ class Reign:
     def maybe_refusal(self) -> FanlogError | None:
         return self.over or self.refusal
 
+    def holds_up(self) -> bool:
+        return self.holding
+
     def send(self, turn: StreamTurn) -> None:
         self._position = turn.position
         own = self._progress[self.incarnation]
-        self._progress[self.incarnation] = ReplicaProgress(turn.position, own.synced)
+        self._progress[self.incarnation] = AckedPositions(turn.position, own.synced)
+        if self._waiting_since is None:
+            self._waiting_since = self._now()
         for link in list(self._links.values()):
             link.send(turn)
         self._commit()
@@ -83,7 +88,7 @@ class Reign:
     def synced(self, position: int) -> None:
         own = self._progress[self.incarnation]
         if position > own.synced:
-            self._progress[self.incarnation] = ReplicaProgress(own.written, position)
+            self._progress[self.incarnation] = AckedPositions(own.written, position)
             self._commit()
 
     def failed(self, fault: FanlogError) -> None:
@@ -96,25 +101,57 @@ class Reign:
         """The incarnations that it waits for."""
         return self._needed
 
-    def set_needed(self, needed: Collection[str]) -> None:
+    def set_needed(self, needed: Collection[str], min_in_sync: int) -> None:
         """Waits for these incarnations from now on."""
-        self._needed = frozenset(needed)
+        self._needed, self._min_in_sync = frozenset(needed), min_in_sync
+        too_few = len(nodes_of(self._needed)) < min_in_sync
+        self.refusal = None
+        if too_few:
+            self.refusal = UnavailableError(
+                f"{len(nodes_of(self._needed))} of {min_in_sync} replicas are in sync: the cluster "
+                "stores nothing until more are. Try again."
+            )
         self._commit()
 
+    def resume_commits(self) -> None:
+        """The other node has not become the primary."""
+        self.suspended = self.holding = False
+        self._commit()
+        self.core.turns.relieve()
+
     def _commit(self) -> None:
-        if self.over is not None:
+        if self.over is not None or self.suspended:
             return
-        found = committed(self._progress, self._needed)
+        found = committed(self._progress, self._needed, self._min_in_sync)
         known = self._committed
         if found.written > known.written or found.synced > known.synced:
-            self._committed = ReplicaProgress(
+            self._committed = AckedPositions(
                 max(found.written, known.written), max(found.synced, known.synced)
             )
+            self._waiting_since = self._now() if self.waits else None
             self.core.stream.commit(*self._committed)
+            self.on_change()
 
     @property
     def state(self) -> ReignState:
         return ReignState(self.epoch, self._position, *self._committed, self._beat)
+
+    @property
+    def committed(self) -> AckedPositions:
+        return self._committed
+
+    @property
+    def end_position(self) -> AckedPositions:
+        """The newest position."""
+        return AckedPositions(self._position, self._position)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when something waits to be committed; None: nothing does."""
+        return self._waiting_since
+
+    def _now(self) -> float:
+        return self.runtime.monotonic_us() / 1e6
 
     @property
     def waits(self) -> bool:
@@ -176,13 +213,14 @@ class Reign:
         self.hear_epoch(applied.epoch)
         if applied.epoch != self.epoch:
             return
-        known = self._progress.get(link.incarnation, ReplicaProgress(0, 0))
-        found = ReplicaProgress(
+        known = self._progress.get(link.incarnation, AckedPositions(0, 0))
+        found = AckedPositions(
             max(known.written, min(applied.written, self._position)),
             max(known.synced, min(applied.synced, self._position)),
         )
         if found != known:
             self._progress[link.incarnation] = found
+            self._advanced[link.incarnation] = self._now()
             self._commit()
 
     def gone(self, link: FollowerLink) -> None:
@@ -200,24 +238,21 @@ class Reign:
         for link in list(self._links.values()):
             link.beat()
 
-    def followers(self) -> list[FollowerState]:
-        """The connected followers."""
-        now_us = self.runtime.monotonic_us()
-        states: list[FollowerState] = []
-        for link in self._links.values():
-            progress = self._progress.get(link.incarnation, ReplicaProgress(0, 0))
-            states.append(
-                FollowerState(
-                    link.node,
-                    link.incarnation,
-                    link.is_level,
-                    progress.written,
-                    progress.synced,
-                    now_us - link.heard_us,
-                    link.behind_bytes,
-                )
+    def reports(self) -> tuple[FollowerReport, ...]:
+        """The connected followers, for decisions."""
+        return tuple(
+            FollowerReport(
+                incarnation=link.incarnation,
+                level=link.is_level and link.applied.epoch == self.epoch,
+                acked=self._progress.get(link.incarnation, AckedPositions()),
+                acked_at=self._advanced.get(link.incarnation, 0.0),
             )
-        return states
+            for link in self._links.values()
+        )
+
+    def behind_bytes(self) -> dict[str, int]:
+        """About how much each connected follower lacks, by incarnation."""
+        return {link.incarnation: link.behind_bytes for link in self._links.values()}
 
 
 def _nothing() -> None:

@@ -204,5 +204,6 @@ class EdgeCore(BrokerCore):
         """The same for a deleted partition, and its cached blocks."""
         self.turns.forget(partition)
         self._loader.forget(partition)
-        if partition.audience is not None:
-            partition.audience.wake()
+        waiters, partition.waiters = partition.waiters, None
+        for wake in waiters or ():
+            wake()

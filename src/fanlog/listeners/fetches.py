@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.topics import Partition
 from fanlog.errors import FanlogError, LimitError, allow_more
 from fanlog.format import messages
 from fanlog.format.frames import fetched_head
 from fanlog.format.messages import decode
-from fanlog.listeners.request_session import RequestSession
 
-
-class FetchingSession(RequestSession, Protocol):
-    """A session with its fetches."""
-
-    fetches: Fetches
+if TYPE_CHECKING:
+    from fanlog.listeners.native import NativeSession
 
 
 class Fetches:
@@ -28,7 +24,7 @@ class Fetches:
         self.under_way = 0
         self._waiting: dict[_WaitingFetch, None] = {}
 
-    def take(self, session: FetchingSession, request: int, payload: memoryview) -> None:
+    def take(self, session: NativeSession, request: int, payload: memoryview) -> None:
         """Answers a FETCH, now or when there is something to answer."""
         wanted = decode(messages.Fetch, payload)
         options = session.options
@@ -63,7 +59,7 @@ class _Fetch:
 
     def __init__(
         self,
-        session: FetchingSession,
+        session: NativeSession,
         request: int,
         wanted: messages.Fetch,
         partition: Partition,

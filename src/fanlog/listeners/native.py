@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from time import perf_counter_ns
 from typing import Any
 
@@ -81,7 +81,6 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.request_session import Beginning
 from fanlog.security.connections import CountedAccount
 
 logger = logging.getLogger("fanlog.listeners")
@@ -92,6 +91,8 @@ _REQUESTS_A_TURN = 32
 _JOINED_AT_ONCE = 1000
 
 FrameHandler = Callable[["NativeSession", int, int, memoryview], None]
+# Requests for a subscription that may take a while to begin.
+Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 
 
 class NativeSession:
@@ -540,7 +541,7 @@ class NativeSession:
             try:
                 self.ask_all(*subscription.asked)
             except FanlogError as refusal:
-                self.notifier_of(number).ended(refusal)
+                self.told(number).ended(refusal)
                 subscription.keeper.leave(subscription)
 
     def closed(self) -> None:
@@ -611,7 +612,7 @@ class NativeSession:
         else:
             self.subscriptions[number] = subscription
 
-    def notifier_of(self, number: int) -> Notifier:
+    def told(self, number: int) -> Notifier:
         """The notifier for the subscription with this number."""
         return Notifier(self.outlet, number, self.subscriptions)
 
@@ -624,7 +625,7 @@ class NativeSession:
     ) -> None:
         try:
             subscription, joined = await self.broker.subscriptions.add(
-                key, wanted, self.outlet, self.notifier_of(key), self.client, permit=self.permit
+                key, wanted, self.outlet, self.told(key), self.client, permit=self.permit
             )
         finally:
             begun = self.has_begun(key, wanted)
@@ -714,7 +715,7 @@ def _check_begin(data: bytes) -> None:
 
 
 # Handlers of one subject have their own file: `group_requests.py` and its siblings.
-HANDLERS: Mapping[FrameKind, FrameHandler] = (
+HANDLERS: dict[FrameKind, FrameHandler] = (
     {
         FrameKind.SUBSCRIBE: NativeSession.subscribe,
         FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,

@@ -13,13 +13,13 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.request_session import RequestSession
+    from fanlog.listeners.native import NativeSession
 
 
 logger = logging.getLogger("fanlog.listeners")
 
 
-def work(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
+def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
     _ask_worker(session, wanted)
     session.broker.queues.prepare(wanted, session.outlet)
@@ -27,21 +27,19 @@ def work(session: RequestSession, request: int, aux: int, payload: memoryview) -
     session.when_durable(request, lambda: _begin(session, request, aux, wanted))
 
 
-def _ask_worker(session: RequestSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
+def _ask_worker(session: NativeSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
     session.permit.ask_dead_letter_topic(wanted.settings.get("dead_letter"))
     return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.QUEUE, wanted.queue))
 
 
-def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Work) -> None:
+def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work) -> None:
     """Where the queue begins is durable: it is there."""
     if not session.has_begun(aux, wanted):
         raise ClosedError(f"Subscription {aux} was ended before it began.")
     # Again: permissions may have changed meanwhile.
     asked = _ask_worker(session, wanted)
-    queues, notifier = session.broker.queues, session.notifier_of(aux)
-    subscription, settings, joined = queues.work(
-        aux, wanted, session.outlet, notifier, session.client
-    )
+    queues, told = session.broker.queues, session.told(aux)
+    subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
     session.keep(aux, subscription, asked)
     logger.debug(
         "%s: subscription %d works on %s in queue %s, prefetch %d",
@@ -54,11 +52,11 @@ def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Wor
     session.answer(request, messages.Working(settings))
     session.tell_at_start(subscription)
     for topic in joined:
-        notifier.joined(topic)
+        told.joined(topic)
     queues.start(subscription)
 
 
-def settle(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
+def settle(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Settle, payload)
 
     def answer(result: messages.Settled | FanlogError) -> None:
@@ -79,7 +77,7 @@ def settle(session: RequestSession, request: int, aux: int, payload: memoryview)
     session.broker.queues.settle(subscription, wanted, answer)
 
 
-HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {
+HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
     FrameKind.WORK: work,
     FrameKind.SETTLE: settle,
 }

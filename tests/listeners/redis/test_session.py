@@ -12,9 +12,9 @@ from fanlog.broker.slices import SLICE_US
 from fanlog.config import RedisOptions
 from fanlog.errors import LogFailedError
 from fanlog.format.resp import PipelineReader
-from fanlog.listeners.redis.peer import ServerState
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
+from fanlog.listeners.redis.state import ServerState
 from tests.broker.stage import Peer, Stage, stage
 from tests.listeners.redis.wire import command, push
 
@@ -375,8 +375,7 @@ def test_whoever_goes_leaves_nothing_behind() -> None:
         assert (partition.readers, len(made.core.subscriptions)) == (3, 5)
         session.closed()
         assert (partition.readers, len(made.core.subscriptions)) == (0, 0)
-        assert partition.audience is not None
-        assert not partition.audience.viewed
+        assert not partition.viewed
         assert desk.pubsub.channel_names(None, shard=False) == []
         assert desk.pubsub.pattern_count == 0
 

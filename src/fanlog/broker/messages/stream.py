@@ -34,6 +34,10 @@ class Replicas(Protocol):
         """Why nothing may be appended now: for example, too few replicas are left."""
         ...
 
+    def holds_up(self) -> bool:
+        """Whether publishers should not be read for a moment."""
+        ...
+
     def send(self, turn: StreamTurn) -> None:
         """Sends a turn to the followers. `TurnStream.commit` may be called in here."""
         ...

@@ -210,14 +210,16 @@ class Subscriptions:
                 joined = by_number.pop(topic.number, None)
                 if joined is not None:
                     subscription.reader.joined(joined)
-                self._fan_out.start(cursor)
+                cursor.started = True
+                self._fan_out.pump(cursor)
             yield
 
     def start_some(self, subscription: BrokerSubscription, cursors: Iterable[Cursor]) -> None:
         """Sets new cursors of a subscription going, few enough to do it at once."""
         self._tell_gaps(subscription)
         for cursor in cursors:
-            self._fan_out.start(cursor)
+            cursor.started = True
+            self._fan_out.pump(cursor)
 
     def _tell_gaps(self, subscription: BrokerSubscription) -> None:
         gaps, subscription.opening_gaps = subscription.opening_gaps, []
@@ -514,7 +516,8 @@ class Subscriptions:
         cursor.behind = offset < partition.visible_end
         if subscription.views is not None:
             cursor.view = subscription.views(partition.topic)
-        self._fan_out.add(cursor)
+        partition.readers += 1
+        subscription.cursors.append(cursor)
         return cursor
 
     async def _begin(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.messages.audience import PartitionAudience
 from fanlog.broker.messages.producers import Producer
 from fanlog.broker.messages.topic_limits import TopicLimits
 from fanlog.broker.messages.wire_forms import AnyView
@@ -57,12 +56,12 @@ class Partition:
     be batches with a priority; None if there are none."""
 
     __slots__ = (
-        "audience",
         "durability",
         "first_time_us",
         "idle_mark",
         "index",
         "last_time_us",
+        "live",
         "log",
         "next_offset",
         "parts",
@@ -71,7 +70,9 @@ class Partition:
         "readers",
         "submissions",
         "topic",
+        "viewed",
         "visible_end",
+        "waiters",
     )
 
     def __init__(self, topic: BrokerTopic, index: int, log: PartitionLog) -> None:
@@ -85,22 +86,18 @@ class Partition:
         self.last_time_us = log.last_time_us
         self.ranked_from: int | None = 0 if log.is_ranked else None
         self.readers = 0
-        self.audience: PartitionAudience[Cursor] | None = None
+        self.live: dict[Cursor, None] | None = None
+        self.viewed: dict[AnyView, dict[Cursor, None]] | None = None
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None
         # Where the log ended when it was last looked for idle producers.
         self.idle_mark = self.next_offset
+        self.waiters: dict[Callable[[], None], None] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.topic.name}/{self.index}"
-
-    def keep_audience(self) -> PartitionAudience[Cursor]:
-        """Who waits for its next messages, made when there is first somebody."""
-        if self.audience is None:
-            self.audience = PartitionAudience()
-        return self.audience
 
     def remember_producers(self) -> dict[int, Producer]:
         """The producers by their ids, made when there is first one to remember."""

@@ -171,8 +171,9 @@ class Turns:
         """A deleted topic: whoever waits for more of it hears that none comes."""
         for partition in topic.partitions:
             self.forget(partition)
-            if partition.audience is not None:
-                partition.audience.wake()
+            waiters, partition.waiters = partition.waiters, None
+            for wake in waiters or ():
+                wake()
 
     def forget(self, partition: Partition) -> None:
         """A deleted partition: its tail no longer counts."""
@@ -259,7 +260,7 @@ class Turns:
     def _committed(self) -> None:
         """Replicas have some more of the stream."""
         self.schedule()
-        self._relieve()
+        self.relieve()
 
     def _append(self, partition: Partition, piece: bytes) -> None:
         """Everything that is appended is appended here."""
@@ -295,7 +296,7 @@ class Turns:
             if stream is not None:
                 stream.end_sync(position, fault)
             self.schedule()
-            self._relieve()
+            self.relieve()
 
         self._get_group().add(partition.log, piece, synced)
 
@@ -381,14 +382,13 @@ class Turns:
         fresh, self._fresh = self._fresh, {}
         traced = self._begin_to_show(fresh) if self._sampled.hidden else None
         for partition, (base_offset, pieces) in fresh.items():
-            audience = partition.audience
-            if audience is None:
-                continue
-            if audience.live or audience.viewed:
+            if partition.live or partition.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self._fan_out.publish(partition, audience, piece, base_offset)
-            if audience.wakes is not None:
-                audience.wake()
+                self._fan_out.publish(partition, piece, base_offset)
+            if partition.waiters is not None:
+                waiters, partition.waiters = partition.waiters, None
+                for wake in waiters:
+                    wake()
         self._fan_out.end_turn()
         if traced:
             start_us, readers = traced
@@ -403,8 +403,9 @@ class Turns:
         readers: dict[Partition, int] = {}
         for partition in self._sampled.hidden:
             if partition in fresh:
-                audience = partition.audience
-                readers[partition] = 0 if audience is None else audience.count()
+                viewed = partition.viewed
+                count = len(partition.live or ())
+                readers[partition] = count + sum(map(len, viewed.values())) if viewed else count
         return self._traces.spans.now_us(), readers
 
     def _refuse(
@@ -447,7 +448,8 @@ class Turns:
             while oldest.log.tail.bytes:
                 self.tail_bytes -= oldest.log.tail.drop_first()
 
-    def _relieve(self) -> None:
+    def relieve(self) -> None:
+        """What waited because of congestion may look again."""
         relief, self._relief = self._relief, []
         for call in relief:
             try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import Partition
+    from fanlog.listeners.redis.pubsub import PubSub
     from fanlog.listeners.redis.replies import Owed, Replies
 
 # At this size the gathered messages go to the broker, so that a batch is not larger than a read.
@@ -40,17 +41,6 @@ class PublishingConnection(Protocol):
     def throttle(self, seconds: float) -> None:
         """Takes no further command for this time."""
         ...
-
-
-class ChannelRoutes(Protocol):
-    """The channels, as far as publishing needs them."""
-
-    gathering: Gathering
-
-    def route(
-        self, name: bytes, number: int, *, shard: bool, owner: str = ""
-    ) -> Partition | None: ...
-    def readers_of(self, partition: Partition) -> int: ...
 
 
 # Messages of one connection to one partition, and the position of their reply.
@@ -95,7 +85,7 @@ class Gathering:
         batches: dict[Partition, list[_Run]] = {}
         for run in runs:
             partition = run[0]
-            if _shown_at_once(partition):
+            if partition.viewed and partition.durability is not Durability.FSYNC:
                 self._broker.renderer.record(partition, run[1])
             batch = batches.get(partition)
             if batch is None:
@@ -114,7 +104,11 @@ class Gathering:
         )
         base_offset = partition.next_offset
         self._broker.take(data, 0, self)
-        if _shown_at_once(partition) and partition.next_offset == base_offset + len(values):
+        if (
+            partition.viewed
+            and partition.durability is not Durability.FSYNC
+            and partition.next_offset == base_offset + len(values)
+        ):
             self._broker.renderer.offer(partition, base_offset, values)
 
     # The broker's Origin
@@ -154,7 +148,7 @@ class RedisPublishing:
     )
 
     def __init__(
-        self, pubsub: ChannelRoutes, replies: Replies, permit: Permit, metering: Metering
+        self, pubsub: PubSub, replies: Replies, permit: Permit, metering: Metering
     ) -> None:
         self._permit = permit
         self._guarded = permit.guarded
@@ -214,16 +208,6 @@ class RedisPublishing:
         wait = self._metering.charge(rates, topic, len(values), size)
         if wait:
             by.throttle(wait)
-
-
-def _shown_at_once(partition: Partition) -> bool:
-    """Whether readers with a view get what is published in the same turn."""
-    audience = partition.audience
-    return (
-        audience is not None
-        and bool(audience.viewed)
-        and partition.durability is not Durability.FSYNC
-    )
 
 
 def _ask(permit: Permit, channel: bytes, shard: bool) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import SendBuffer
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
-    from fanlog.listeners.web.listener_port import WebPort
+    from fanlog.listeners.web.server import WebListener
 
 
 class StreamTimeouts(NamedTuple):
@@ -44,7 +44,7 @@ class StreamEvents:
 
     def __init__(
         self,
-        listener: WebPort,
+        listener: WebListener,
         connection: WebConnection,
         guest: Guest,
         patience: StreamTimeouts,

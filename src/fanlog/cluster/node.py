@@ -1,0 +1,531 @@
+"""A node of a cluster: watches etcd, decides, and acts. Decisions are pure functions
+(`follower_decisions.py`, `primary_decisions.py`); here is what they need and what they lead to.
+
+Law: whatever a later start must know is in the folder's mark, durably, before it is acted on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fanlog.cluster.commit import waits_for
+from fanlog.cluster.coordination import Coordination, Lost, NotSent, Stored, Swapped
+from fanlog.cluster.follower_decisions import decide_follower
+from fanlog.cluster.follower_role import FollowerRole
+from fanlog.cluster.front import peer_options
+from fanlog.cluster.mark import FolderMark, begin_with, load_mark, save_mark
+from fanlog.cluster.primary_decisions import decide_primary
+from fanlog.cluster.primary_role import PrimaryRole
+from fanlog.cluster.records import (
+    ClusterKeys,
+    NodeRecord,
+    SeenRecord,
+    ShardRecord,
+    check_name,
+    encode,
+    new_incarnation,
+    node_of,
+)
+from fanlog.cluster.requests import OperatorRequest, requests_in
+from fanlog.cluster.snapshot import Absences, ClusterSnapshot, Newest, cluster_of
+from fanlog.cluster.steps import (
+    CreateRecord,
+    FollowerStep,
+    FollowPrimary,
+    MovePrimary,
+    NewCluster,
+    NoChange,
+    OpenReign,
+    PrimaryStep,
+    Promote,
+    StepDown,
+    StopNode,
+    Wait,
+)
+from fanlog.cluster.views import (
+    ClusterRules,
+    Folder,
+    FollowerView,
+    KnownCluster,
+    PendingChange,
+    PrimaryView,
+)
+from fanlog.config import ClientOptions, Config
+from fanlog.errors import CoordinationError, CoordinationRefusedError, FanlogError, UnavailableError
+from fanlog.release import VERSION
+
+logger = logging.getLogger("fanlog.cluster")
+
+_LOOK_SECONDS = 0.25
+_AWAY_SECONDS = 0.5
+_LEVEL_SECONDS = 2.0
+_UNFIT = "it drains"
+
+
+class ClusterNode:
+    """`start`, then `stop`. `role` says what it is now: the primary, a follower, or neither."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        coordination: Coordination,
+        *,
+        boot_id: str,
+        options: ClientOptions | None = None,
+        front: bool = True,
+        adopt: bool = False,
+    ) -> None:
+        cluster = config.cluster
+        self.node_id = check_name(cluster.node_id, "The node's id")
+        self._keys = ClusterKeys(cluster.name)
+        self._folder = folder
+        self._config = config
+        self._options = peer_options(cluster, options or ClientOptions(name="node"))
+        self._coordination = coordination
+        self._boot_id = boot_id
+        self._with_front = front
+        self._adopt = adopt
+        self._rules = ClusterRules(
+            replicas=cluster.replicas,
+            min_in_sync=min(cluster.min_in_sync, cluster.replicas),
+            grace_seconds=cluster.grace_seconds,
+            follower_timeout_seconds=cluster.follower_timeout_seconds,
+        )
+        self._mark: FolderMark | None = None
+        self._had_data = False
+        self.incarnation = ""
+        # What etcd says.
+        self._newest = Newest()
+        self._raw: Stored | None = None
+        self._absences = Absences()
+        self._missing: dict[str, float] = {}
+        self._requests: tuple[OperatorRequest, ...] = ()
+        self._reachable = False
+        self._announced: NodeRecord | None = None
+        # What it is.
+        self.primary: PrimaryRole | None = None
+        self.follower: FollowerRole | None = None
+        self._pending: PendingChange | None = None
+        self._base: SeenRecord | None = None
+        self._epoch_heard = 0
+        self.step: FollowerStep | PrimaryStep = Wait("It is starting.")
+        self._unfit = ""
+        self._stopping = False
+        self._wake = asyncio.Event()
+        # It is not the primary any more.
+        self._deposed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        # Called when the role has changed, and when clients are served.
+        self.on_role: Callable[[ClusterNode], None] = lambda node: None
+
+    # Starting and stopping
+
+    async def start(self) -> None:
+        """Recovers the folder. Everything else goes on in the background."""
+        folder = str(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        mark = load_mark(folder)
+        if mark is None:
+            self._had_data = (self._folder / "catalog.json").exists()
+            self.incarnation = new_incarnation(self.node_id)
+        else:
+            self._keep(begin_with(mark, self._boot_id))
+            self.incarnation = self._mark_now.incarnation
+        if mark is not None or not self._had_data:
+            self._open_follower()
+        await self._announce()
+        self._tasks = [
+            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._run()),
+        ]
+
+    async def stop(self, *, hand_over: bool = True) -> None:
+        """Hands over if it is the primary, and stops. The next start keeps its place."""
+        self._unfit = _UNFIT
+        with contextlib.suppress(FanlogError):
+            await self._announce()
+        if hand_over and self.primary is not None:
+            await self._wait_for_handover()
+        self._stopping = True
+        self._wake.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._close_primary(at_once=False)
+        await self._close_follower()
+        if self._mark is not None:
+            self._keep(replace(self._mark, clean=True))
+        await self._coordination.close()
+
+    async def _wait_for_handover(self) -> None:
+        """Waits until another node is the primary, if there is one that may be."""
+        snapshot = self._newest.snapshot
+        if snapshot is None or len(snapshot.nodes) < 2:
+            return
+        self._deposed.clear()
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.cluster.handover_seconds):
+                await self._deposed.wait()
+
+    # The mark
+
+    @property
+    def _mark_now(self) -> FolderMark:
+        assert self._mark is not None
+        return self._mark
+
+    def _keep(self, mark: FolderMark) -> None:
+        """Writes the mark, durably."""
+        if mark != self._mark:
+            save_mark(str(self._folder), mark)
+            self._mark = mark
+
+    def _make_mark(self, cluster_id: str, state: Folder) -> None:
+        if self._mark is None:
+            self._keep(
+                FolderMark(
+                    cluster_name=self._config.cluster.name,
+                    cluster_id=cluster_id,
+                    node=self.node_id,
+                    incarnation=self.incarnation,
+                    boot_id=self._boot_id,
+                    state=state,
+                )
+            )
+        elif not self._mark.cluster_id:
+            self._keep(replace(self._mark, cluster_id=cluster_id))
+
+    def _set_state(self, state: Folder) -> None:
+        self._keep(replace(self._mark_now, state=state))
+
+    def _remember(self) -> None:
+        """The record has been found good: a later start must not take an older one."""
+        snapshot = self._newest.snapshot
+        if snapshot is None or snapshot.record is None or self._mark is None:
+            return
+        self._keep(replace(self._mark, seen=snapshot.record, etcd=snapshot.etcd))
+
+    # What etcd says
+
+    async def _announce(self) -> None:
+        """Says that this node is alive, and what it has seen."""
+        cluster, listener = self._config.cluster, self._config.listener
+        scheme = "fanlogs" if self._config.tls.certificate_file else "fanlog"
+        advertised = cluster.advertise or f"{listener.host}:{listener.port}"
+        seen = None if self._mark is None else self._mark.seen
+        record = NodeRecord(
+            node=self.node_id,
+            incarnation=self.incarnation,
+            address=f"{scheme}://{advertised}",
+            release=VERSION,
+            zone=cluster.zone,
+            web=f"{self._config.web.host}:{self._config.web.port}",
+            redis=f"{self._config.redis.host}:{self._config.redis.port}",
+            unfit=self._unfit,
+            revision=0 if seen is None else seen.revision,
+        )
+        if record != self._announced:
+            self._announced = record
+            await self._coordination.put_leased(self._keys.node(self.node_id), encode(record))
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for listing in self._coordination.watch(self._keys.prefix):
+                    snapshot = cluster_of(listing, self._keys)
+                    if self._newest.listed(listing, snapshot):
+                        key = self._keys.shard()
+                        self._raw = next((s for s in listing.stored if s.key == key), None)
+                        self._requests = requests_in(listing, self._keys)
+                        now = asyncio.get_running_loop().time()
+                        self._missing = dict(self._absences.observe(snapshot, now))
+                    self._reachable = True
+                    self._wake.set()
+            except CoordinationRefusedError as fault:
+                logger.error("etcd refuses this node: %s", fault)
+                await asyncio.sleep(_AWAY_SECONDS * 4)
+            except FanlogError as fault:
+                if self._reachable:
+                    logger.warning("etcd is away: %s", fault)
+            self._reachable = False
+            self._absences.forget()
+            self._missing = {}
+            self._wake.set()
+            await asyncio.sleep(_AWAY_SECONDS)
+
+    async def _swap(self, record: ShardRecord, expected: SeenRecord | None) -> bool:
+        """Sends a compare-and-swap. Whether it has succeeded for sure. A primary waits for the old
+        and the new in-sync set from before it is sent until its outcome is known."""
+        value, key, raw = encode(record), self._keys.shard(), self._raw
+        if expected is not None and (raw is None or raw.revision != expected.revision):
+            return False
+        before = self._pending
+        if expected is not None:
+            self._pending = PendingChange(expected.revision, record)
+        self._set_needed()
+        try:
+            outcome = await self._coordination.swap(key, raw if expected else None, value)
+        except CoordinationError as fault:
+            outcome = NotSent(str(fault))
+        match outcome:
+            case Swapped(revision):
+                self._swapped(record, Stored(key, value, revision))
+            case Lost(current):
+                self._pending = None
+                logger.info("Another node has changed the cluster's record: %s", current)
+            case NotSent(reason):
+                self._pending = before
+                logger.warning("A change of the cluster was not sent: %s", reason)
+            case unknown:
+                logger.warning("Whether a change succeeded is not known: %s", unknown.reason)
+        self._set_needed()
+        self._wake.set()
+        return isinstance(outcome, Swapped)
+
+    def _swapped(self, record: ShardRecord, stored: Stored) -> None:
+        self._pending = None
+        self._raw = stored
+        self._newest.swapped(record, stored.revision)
+        if self.primary is not None and record.epoch == self.primary.reign.epoch:
+            self._base = SeenRecord(record, stored.revision)
+        logger.info("The cluster's record is now %s.", record)
+
+    # Deciding
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            wait_seconds = _LOOK_SECONDS
+            snapshot = self._newest.snapshot
+            try:
+                if self.primary is not None:
+                    await self._lead(self.primary)
+                elif snapshot is not None:
+                    wait_seconds = await self._follow(snapshot)
+                await self._announce()
+            except asyncio.CancelledError:
+                raise
+            except FanlogError as fault:
+                logger.error("A step of the cluster failed, and is tried again: %s", fault)
+            except Exception:
+                logger.exception("a step of the cluster failed; it is tried again")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._wake.wait()
+
+    def _changed(self) -> None:
+        self._wake.set()
+
+    def _view_of_follower(self, snapshot: ClusterSnapshot) -> FollowerView:
+        mark, follower = self._mark, self.follower
+        if mark is not None:
+            state = mark.state
+        else:
+            state = Folder.UNMARKED if self._had_data else Folder.EMPTY
+        if follower is not None:
+            self._epoch_heard = max(self._epoch_heard, follower.epoch_heard)
+        return FollowerView(
+            node=self.node_id,
+            incarnation=self.incarnation,
+            folder=state,
+            known=mark.known if mark is not None else KnownCluster(),
+            cluster=snapshot,
+            now=asyncio.get_running_loop().time(),
+            rules=self._rules,
+            missing_since=self._missing,
+            folder_epoch=0 if follower is None else follower.replica.newest_epoch,
+            epoch_heard=self._epoch_heard,
+            adopt=self._adopt,
+            unfit=self._unfit,
+        )
+
+    async def _follow(self, snapshot: ClusterSnapshot) -> float:
+        """Decides and acts while it is not the primary. When to look again at the latest."""
+        self._base = None
+        step = decide_follower(self._view_of_follower(snapshot))
+        if step != self.step:
+            logger.debug("%s: %s", self.node_id, step)
+            if isinstance(step, StopNode):
+                logger.critical("This node stops taking part: %s", step.sentence)
+        self.step = step
+        if not isinstance(step, StopNode):
+            self._remember()
+        match step:
+            case NewCluster():
+                await self._coordination.swap(self._keys.id, None, secrets.token_hex(8).encode())
+            case CreateRecord(record):
+                self._make_mark(snapshot.id, Folder.WHOLE)
+                self._set_state(Folder.WHOLE)
+                await self._swap(record, None)
+            case FollowPrimary(node, epoch):
+                await self._follow_primary(snapshot, node, epoch)
+            case Promote(record):
+                await self._leave_primary()
+                await self._swap(record, snapshot.record)
+            case OpenReign(epoch):
+                await self._open_reign(snapshot, epoch)
+            case StopNode():
+                await self._leave_primary()
+            case Wait(_, seconds):
+                return min(seconds, _LOOK_SECONDS)
+        return _LOOK_SECONDS
+
+    def _open_follower(self) -> None:
+        if self.follower is None:
+            cluster = self._mark.cluster_id if self._mark is not None else ""
+            self.follower = FollowerRole(
+                self._folder,
+                self._config,
+                self._options,
+                cluster=cluster,
+                incarnation=self.incarnation,
+                incomplete=lambda: self._set_state(Folder.COPYING),
+                whole=lambda: self._set_state(Folder.WHOLE),
+                front=self._with_front,
+            )
+            self.follower.open()
+
+    async def _follow_primary(
+        self, snapshot: ClusterSnapshot, node: NodeRecord, epoch: int
+    ) -> None:
+        self._make_mark(snapshot.id, Folder.COPYING)
+        self._open_follower()
+        assert self.follower is not None
+        self.follower.cluster = snapshot.id
+        known = self.follower.target
+        await self.follower.follow(node, epoch)
+        if known is None:
+            self.on_role(self)
+
+    async def _leave_primary(self) -> None:
+        if self.follower is not None:
+            await self.follower.leave()
+
+    async def _close_follower(self) -> None:
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            await follower.close()
+
+    # Leading
+
+    async def _open_reign(self, snapshot: ClusterSnapshot, epoch: int) -> None:
+        assert snapshot.record is not None
+        await self._close_follower()
+        self._make_mark(snapshot.id, Folder.WHOLE)
+        self._keep(replace(self._mark_now, last_reign=epoch))
+        self._base, self._pending = snapshot.record, None
+        role = PrimaryRole(
+            self._folder,
+            self._config,
+            cluster=snapshot.id,
+            epoch=epoch,
+            incarnation=self.incarnation,
+            needed=waits_for(snapshot.record, None),
+            min_in_sync=snapshot.record.record.min_in_sync,
+            on_change=self._changed,
+        )
+        role.on_serving = lambda _: self.on_role(self)
+        self.primary = role
+        role.open()
+
+    async def _close_primary(self, *, at_once: bool) -> None:
+        role, self.primary = self.primary, None
+        if role is not None:
+            self._epoch_heard = max(self._epoch_heard, role.reign.epoch_heard)
+            await role.close(at_once=at_once)
+            self._pending = None
+            self._deposed.set()
+
+    def _view_of_primary(self, role: PrimaryRole, snapshot: ClusterSnapshot) -> PrimaryView:
+        reign = role.reign
+        assert self._base is not None
+        moves = [request.node for request in self._requests if request.what == "move"]
+        leaving = frozenset(r.node for r in self._requests if r.what in ("leave", "drain"))
+        return PrimaryView(
+            incarnation=self.incarnation,
+            epoch=reign.epoch,
+            etcd=self._mark_now.etcd,
+            base=self._base,
+            cluster=snapshot,
+            now=reign.runtime.monotonic_us() / 1e6,
+            rules=self._rules,
+            reachable=self._reachable,
+            followers=reign.reports(),
+            pending=self._pending,
+            end=reign.end_position,
+            committed=reign.committed,
+            waiting_since=reign.waiting_since,
+            epoch_heard=reign.epoch_heard,
+            log_fault="" if reign.over is None else str(reign.over),
+            move_to=moves[0] if moves else "",
+            leaving=leaving,
+            unfit=self._unfit,
+        )
+
+    async def _lead(self, role: PrimaryRole) -> None:
+        """Decides and acts while it is the primary."""
+        snapshot, reign = self._newest.snapshot, role.reign
+        assert snapshot is not None
+        step = decide_primary(self._view_of_primary(role, snapshot))
+        if step != self.step:
+            logger.debug("%s: %s", self.node_id, step)
+        self.step = step
+        if not isinstance(step, StepDown):
+            record = snapshot.record
+            if record is not None and record.record.epoch == reign.epoch and self._reachable:
+                self._base = record
+                self._remember()
+                self._set_needed()
+        if reign.suspended and self._pending is None and not isinstance(step, StepDown):
+            reign.resume_commits()
+        match step:
+            case StepDown(reason):
+                logger.warning("The reign of epoch %d ends: %s", reign.epoch, reason)
+                reign.end(UnavailableError(f"This node is not the primary any more: {reason}"))
+                await self._close_primary(at_once=True)
+                self._open_follower()
+            case MovePrimary(to, record):
+                await self._move(role, to, record)
+            case NoChange():
+                await self._answer_requests(snapshot)
+            case change:
+                await self._swap(change.record, self._base)
+
+    def _set_needed(self) -> None:
+        """Tells the primary for whom it waits."""
+        if self.primary is not None and self._base is not None:
+            needed = waits_for(self._base, self._pending)
+            self.primary.reign.set_needed(needed, self._base.record.min_in_sync)
+
+    async def _move(self, role: PrimaryRole, to: str, record: ShardRecord) -> None:
+        """Hands over to a follower that has everything."""
+        reign, loop = role.reign, asyncio.get_running_loop()
+        base = self._base
+        assert base is not None
+        reign.holding = True
+        until = loop.time() + _LEVEL_SECONDS
+        while reign.waits and loop.time() < until and reign.over is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        # From here on the other node may begin its reign.
+        reign.suspended = True
+        if await self._swap(record, base):
+            logger.info("%s is the primary now.", node_of(to))
+            reign.end(UnavailableError("Another node is the primary now. Try again there."))
+            await self._close_primary(at_once=True)
+            self._open_follower()
+
+    async def _answer_requests(self, snapshot: ClusterSnapshot) -> None:
+        """Removes what operators asked for and what is done."""
+        assert snapshot.record is not None
+        record = snapshot.record.record
+        for request in self._requests:
+            if request.is_done(record):
+                await self._coordination.delete(request.stored.key, request.stored)

@@ -1,0 +1,98 @@
+"""Nodes that form a cluster, replicate, and take over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fanlog.cluster.records import ClusterKeys, node_of
+from fanlog.cluster.requests import request_key
+from tests.cluster.three_nodes import ThreeNodes, three_nodes, until
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    """The segments of a data folder."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("topics/*/*/*.log")):
+        key = str(path.parent.relative_to(folder))
+        found[key] = found.get(key, b"") + path.read_bytes().rstrip(b"\0")
+    return found
+
+
+async def test_three_nodes_form_a_cluster_and_keep_the_same_bytes(tmp_path: Path) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b", "c")
+        primary = await cluster.whole()
+        async with await cluster.connect(primary) as client:
+            await client.create_topic("t", durability="os", partitions=2)
+            await client.create_topic("f", durability="fsync")
+            for i in range(30):
+                await client.publish("t", str(i).encode(), key=str(i % 5))
+                await client.publish("f", str(i).encode())
+        for node in list(cluster.nodes):
+            if node != primary:
+                await cluster.stop(node)
+        await cluster.stop(primary)
+        assert logs(tmp_path / "a") == logs(tmp_path / "b") == logs(tmp_path / "c")
+        assert len(logs(tmp_path / "a")) > 3
+
+
+async def _read_all(cluster: ThreeNodes, node: str, topic: str, count: int) -> list[bytes]:
+    async with await cluster.connect(node) as client:
+        found: list[bytes] = []
+        async for message in client.subscribe(topic, start="earliest"):
+            found.append(bytes(message.value))
+            if len(found) == count:
+                break
+        return found
+
+
+async def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(
+    tmp_path: Path,
+) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b", "c")
+        first = await cluster.whole()
+        async with await cluster.connect(first) as client:
+            await client.create_topic("t", durability="os")
+            for i in range(20):
+                await client.publish("t", str(i).encode())
+        epoch = cluster.record().epoch
+        killed = cluster.nodes.pop(first)
+        await killed.stop(hand_over=False)
+        await until(cluster.primary)
+        second = cluster.primary()
+        assert second != first
+        assert cluster.record().epoch > epoch
+        assert await _read_all(cluster, second, "t", 20) == [str(i).encode() for i in range(20)]
+        async with await cluster.connect(second) as client:
+            await client.publish("t", b"20")
+        await cluster.start(first)
+        await until(lambda: len(cluster.record().in_sync) == 3)
+        values = await _read_all(cluster, cluster.primary(), "t", 21)
+        assert values == [str(i).encode() for i in range(21)]
+
+
+async def test_an_operator_moves_the_primary(tmp_path: Path) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b", "c")
+        first = await cluster.whole()
+        to = next(node for node in "abc" if node != first)
+        key = request_key(ClusterKeys("test"), "move", to)
+        cluster.etcd.put(key, to.encode())
+        await until(lambda: cluster.primary() == to)
+        await until(lambda: cluster.etcd.get(key) is None)
+        await cluster.whole()
+        assert node_of(cluster.record().primary) == to
+
+
+async def test_with_too_few_nodes_nothing_is_stored_and_reading_goes_on(tmp_path: Path) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b", "c")
+        primary = await cluster.whole()
+        async with await cluster.connect(primary) as client:
+            await client.create_topic("t", durability="os")
+            await client.publish("t", b"1")
+            for node in "abc":
+                if node != primary:
+                    await cluster.stop(node)
+            assert await _read_all(cluster, primary, "t", 1) == [b"1"]
