@@ -29,6 +29,7 @@ from fanlog.cli import (
 )
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
+from fanlog.cli.cluster import cluster_app
 from fanlog.cli.connections import connections_app
 from fanlog.cli.dead import dead_app
 from fanlog.cli.exit_codes import ExitCode, exit_code_of, exit_codes_help
@@ -99,6 +100,7 @@ app.command(epilog=MAY_EXAMPLE)(may)
 app.command(epilog=health.EXAMPLE)(health.health)
 app.command(epilog=traces.EXAMPLE)(traces.traces)
 app.command(epilog=top.EXAMPLE)(top.top)
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(connections_app, name="connections")
 app.command(epilog=backup.BACKUP_EXAMPLE)(backup.backup)
 app.command(epilog=backup.RESTORE_EXAMPLE)(backup.restore)

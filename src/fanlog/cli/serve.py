@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from fanlog.cli.cluster_serve import check_alone, check_cluster, serve_cluster
 from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.hangup import Terminal
 from fanlog.cli.live import ServedSettings
@@ -81,6 +82,38 @@ AllowOpen = Annotated[
     typer.Option("--allow-open", help="Let other machines connect without a login."),
 ]
 
+ClusterName = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Be a node of this cluster.", metavar="NAME"),
+]
+EtcdUrls = Annotated[
+    str | None,
+    typer.Option("--etcd", help="Addresses of the cluster's etcd.", metavar="URL[,URL...]"),
+]
+NodeId = Annotated[str | None, typer.Option("--node-id", help="The id of this node.", metavar="ID")]
+Replicas = Annotated[
+    str | None,
+    typer.Option("--replicas", help="For a new cluster: nodes that keep a copy.", metavar="N"),
+]
+MinInSync = Annotated[
+    str | None,
+    typer.Option(
+        "--min-in-sync",
+        help="For a new cluster: nodes that must have a message before it is acknowledged.",
+        metavar="N",
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option("--advertise", help="Address of this node for the others.", metavar="HOST:PORT"),
+]
+AdoptFolder = Annotated[
+    bool,
+    typer.Option(
+        "--adopt", help="Make the data of a broker of its own the first copy of a new cluster."
+    ),
+]
+
 HttpPort = Annotated[
     str | None,
     typer.Option("--http-port", help="Port for HTTP clients. -1 turns them off.", metavar="N"),
@@ -96,6 +129,13 @@ def serve(
     http_port: HttpPort = None,
     config: ConfigFile = None,
     allow_open: AllowOpen = False,
+    cluster: ClusterName = None,
+    etcd: EtcdUrls = None,
+    node_id: NodeId = None,
+    replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
+    advertise: Advertise = None,
+    adopt: AdoptFolder = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory, without a data folder.")
     ] = False,
@@ -116,13 +156,27 @@ def serve(
         "redis.port": redis_port,
         "web.port": http_port,
         "security.allow_open": "true" if allow_open else None,
+        "cluster.name": cluster,
+        "cluster.etcd": etcd,
+        "cluster.node_id": node_id,
+        "cluster.replicas": replicas,
+        "cluster.min_in_sync": min_in_sync,
+        "cluster.advertise": advertise,
         "telemetry.log_level": None if log_level is None else log_level.value,
     }
     settings = load_settings(config, flags)
+    check_cluster(settings.config, memory=memory)
     set_up_logging(LogLevel(settings.config.telemetry.log_level), as_json=log_json)
     for remark in settings.remarks:
         logger.warning("%s", remark)
     prepare_process()
+    if settings.config.cluster.name:
+        check_ports(settings.config)
+        check_open(settings.config, guarded=settings.config.security.auth)
+        run_on_loop(serve_cluster(settings, flags, adopt=adopt))
+        return
+    if not memory:
+        check_alone(settings.config)
     run_on_loop(_serve(settings, flags, memory=memory))
 
 
