@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -15,7 +16,7 @@ from fanlog.client.core.follower import ClientFollower, FollowerTable
 from fanlog.client.core.states import ConnectionState
 from fanlog.client.message import MessageBatch
 from fanlog.config import ClientOptions
-from fanlog.errors import FanlogError
+from fanlog.errors import ConnectionLostError, FanlogError
 from fanlog.format import messages
 from fanlog.format.batch import Batch, encode_batch, stamp
 from fanlog.format.frames import FrameKind
@@ -42,6 +43,21 @@ class StepAnswer:
         self.error = error
 
 
+@dataclass
+class RepeatedRequest:
+    kind: FrameKind
+    wanted: msgspec.Struct
+    key: int
+    answered: Callable[[bytes], None]
+    answer: StepAnswer
+
+    def is_answered(self) -> bool:
+        error = self.answer.error
+        if error is not None and not isinstance(error, ConnectionLostError):
+            raise error
+        return self.answer.payload is not None
+
+
 class SteppedClient:
     """`written` is on its way to the broker, and what the broker has sent is in `wire.out`."""
 
@@ -51,6 +67,7 @@ class SteppedClient:
         self.followers = FollowerTable()
         self.written = b""
         self.numbers: dict[str, int] = {}
+        self._repeated: list[RepeatedRequest] = []
 
     # The host of followers
 
@@ -76,6 +93,9 @@ class SteppedClient:
         for follower in self.followers.attached():
             await self._ask(*follower.resuming(), follower)
         self.core.resumed()
+        self._repeated = [request for request in self._repeated if not request.is_answered()]
+        for request in self._repeated:
+            request.answer = self.send(request.kind, request.wanted, request.key, request.answered)
 
     def lose(self) -> None:
         self.core.lose(None)
@@ -105,9 +125,26 @@ class SteppedClient:
         assert answer.payload is not None
         return answer.payload
 
-    def send(self, kind: FrameKind, wanted: msgspec.Struct, key: int = 0) -> StepAnswer:
+    def request(
+        self,
+        kind: FrameKind,
+        wanted: msgspec.Struct,
+        key: int,
+        answered: Callable[[bytes], None],
+    ) -> None:
+        """A request that is sent again on each new connection until it is answered."""
+        answer = self.send(kind, wanted, key, answered)
+        self._repeated.append(RepeatedRequest(kind, wanted, key, answered, answer))
+
+    def send(
+        self,
+        kind: FrameKind,
+        wanted: msgspec.Struct,
+        key: int = 0,
+        answered: Callable[[bytes], None] = lambda _: None,
+    ) -> StepAnswer:
         """A request that is on its way."""
-        answer = StepAnswer()
+        answer = StepAnswer(answered)
         _, data = self.core.ask(kind, wanted, answer, aux=key)
         self.write(data)
         return answer

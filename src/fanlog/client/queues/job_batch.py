@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fanlog.client.core.leases import LeaseInHand
 from fanlog.client.message import Message
-from fanlog.client.queues.jobs import Job, LeaseInHand, milliseconds
+from fanlog.client.queues.jobs import Job, JobHost, milliseconds
 from fanlog.format.messages import OutcomeKind
 
 
@@ -17,9 +18,10 @@ class JobBatch:
     ...     await batch.ack()
     """
 
-    __slots__ = ("_lease",)
+    __slots__ = ("_host", "_lease")
 
-    def __init__(self, lease: LeaseInHand) -> None:
+    def __init__(self, host: JobHost, lease: LeaseInHand) -> None:
+        self._host = host
         self._lease = lease
 
     @property
@@ -60,22 +62,22 @@ class JobBatch:
     @property
     def jobs(self) -> list[Job]:
         """The jobs, one by one."""
-        make_job = self._lease.host.make_job
-        return [make_job(self._lease, message) for message in self._lease.messages]
+        host, lease = self._host, self._lease
+        return [host.make_job(host, lease, message) for message in lease.messages]
 
     async def ack(self) -> None:
         """All of them are done.
 
         >>> await batch.ack()
         """
-        await self._lease.settle(OutcomeKind.ACK, self.first, self.next)
+        await self._settle(OutcomeKind.ACK)
 
     def ack_soon(self) -> None:
         """The same in the background; `flush` or `close` of the worker raises what goes wrong.
 
         >>> batch.ack_soon()
         """
-        self._lease.ack_soon(self.first, self.next)
+        self._host.settling.ack_soon(self._lease, self.first, self.next)
 
     async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
         """All of them failed, and are tried again.
@@ -83,16 +85,14 @@ class JobBatch:
         >>> await batch.nack(delay_seconds=60)
         """
         delay_ms = milliseconds(delay_seconds)
-        await self._lease.settle(
-            OutcomeKind.NACK, self.first, self.next, delay_ms=delay_ms, reason=reason
-        )
+        await self._settle(OutcomeKind.NACK, delay_ms=delay_ms, reason=reason)
 
     async def reject(self, reason: str = "") -> None:
         """None of them can be done: they become dead letters at once.
 
         >>> await batch.reject("not needed any more")
         """
-        await self._lease.settle(OutcomeKind.REJECT, self.first, self.next, reason=reason)
+        await self._settle(OutcomeKind.REJECT, reason=reason)
 
     async def extend(self, seconds: float | None = None) -> None:
         """More time for all of them.
@@ -100,7 +100,12 @@ class JobBatch:
         >>> await batch.extend(300)
         """
         delay_ms = milliseconds(seconds)
-        await self._lease.settle(OutcomeKind.EXTEND, self.first, self.next, delay_ms=delay_ms)
+        await self._settle(OutcomeKind.EXTEND, delay_ms=delay_ms)
+
+    async def _settle(self, verb: OutcomeKind, *, delay_ms: int = -1, reason: str = "") -> None:
+        await self._host.settling.settle(
+            self._lease, verb, self.first, self.next, delay_ms=delay_ms, reason=reason
+        )
 
     def __len__(self) -> int:
         return self.next - self.first

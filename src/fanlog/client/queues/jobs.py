@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
-from fanlog.client.message import Message, MessageBatch
+from fanlog.client.core.leases import LeaseInHand
+from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.queues.settling import JobSettling, Stretch
+from fanlog.client.queues.settling import JobSettling
 from fanlog.client.tracing import maybe_tracer
 from fanlog.errors import InvalidArgumentError, LeaseLostError
-from fanlog.format.frames import Lease
-from fanlog.format.messages import JobOutcome, OutcomeKind
+from fanlog.format.messages import OutcomeKind
 
 T = TypeVar("T")
 
@@ -23,15 +22,10 @@ class JobHost(Protocol):
     """The worker, as far as its jobs need it."""
 
     settling: JobSettling
-    make_job: Callable[[LeaseInHand, Message], Job]
+    make_job: Callable[[JobHost, LeaseInHand, Message], Job]
 
     @property
     def queue(self) -> str: ...
-    def hold(self, lease: LeaseInHand) -> None:
-        """Keeps a lease from running out."""
-        ...
-
-    def let_go(self, lease: LeaseInHand) -> None: ...
     def swallow(self, job: Job, error: Exception) -> bool:
         """Logs and counts a job's error. Returns whether the worker's loop continues."""
         ...
@@ -39,128 +33,6 @@ class JobHost(Protocol):
     async def reply(
         self, job: Message, value: Value, headers: Headers | None, error: str = ""
     ) -> None: ...
-
-
-class LeaseInHand:
-    """A run of jobs of one batch. `left` counts those without an outcome."""
-
-    __slots__ = (
-        "__weakref__",
-        "batch",
-        "deliveries",
-        "first",
-        "host",
-        "lease",
-        "left",
-        "next",
-        "stretch",
-    )
-
-    def __init__(self, host: JobHost, lease: Lease, batch: MessageBatch, epoch: int) -> None:
-        self.lease = lease
-        self.host = host
-        self.batch = batch
-        self.stretch: Stretch = (lease.number, lease.partition, epoch)
-        self.first = lease.first
-        self.next = lease.next
-        self.deliveries = lease.deliveries
-        self.left = lease.next - lease.first
-
-    @property
-    def messages(self) -> list[Message]:
-        offsets = self.batch.batch.offsets
-        begin, end = bisect_left(offsets, self.first), bisect_left(offsets, self.next)
-        return self.batch.messages[begin:end]
-
-    def is_empty(self) -> bool:
-        """Whether compaction has left nothing of it."""
-        offsets = self.batch.batch.offsets
-        if isinstance(offsets, range):
-            return False
-        return bisect_left(offsets, self.first) == bisect_left(offsets, self.next)
-
-    def reject_soon(self, reason: str) -> None:
-        """Rejects all of its jobs in the background."""
-        settling = self.host.settling
-        turn = settling.turn()
-        number, partition, epoch = self.stretch
-        outcome = JobOutcome(
-            number, partition, OutcomeKind.REJECT, self.first, self.next, -1, reason
-        )
-        turn.say(epoch, outcome)
-        if not turn.watched:
-            settling.watch(turn)
-        self.count(self.left)
-
-    def extent(self, offset: int) -> tuple[int, int]:
-        """The offsets of one job's outcome: its own, and neighbouring ones whose records compaction
-        has removed. Otherwise those would never be settled."""
-        offsets = self.batch.batch.offsets
-        if isinstance(offsets, range):
-            return offset, offset + 1
-        i = bisect_left(offsets, offset)
-        is_first = i == 0 or offsets[i - 1] < self.first
-        is_last = i + 1 == len(offsets) or offsets[i + 1] >= self.next
-        return self.first if is_first else offset, self.next if is_last else offsets[i + 1]
-
-    def without(self, first: int, next: int) -> list[LeaseInHand]:
-        """The rest of it without some jobs, as separate leases."""
-        parts = (self.first, min(first, self.next)), (max(next, self.first), self.next)
-        return [
-            LeaseInHand(
-                self.host,
-                self.lease._replace(first=begin, next=end),
-                self.batch,
-                self.stretch[2],
-            )
-            for begin, end in parts
-            if begin < end
-        ]
-
-    def count(self, jobs: int) -> None:
-        """Counts jobs with an outcome; a negative number takes outcomes back."""
-        self.left -= jobs
-        if self.left <= 0:
-            self.host.let_go(self)
-        elif jobs < 0:
-            self.host.hold(self)
-
-    def ack_soon(self, first: int, next: int) -> None:
-        settling = self.host.settling
-        turn = settling.turn()
-        turn.ack(self.stretch, first, next)
-        if not turn.watched:
-            settling.watch(turn)
-        self.count(next - first)
-
-    async def settle(
-        self, verb: OutcomeKind, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
-    ) -> None:
-        """Reports the outcome of some jobs, and waits until the broker has it."""
-        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgumentError(
-                f"A reason is a str, not {type(reason).__name__}: give str(error) of an exception."
-            )
-        turn = self.host.settling.turn()
-        number, partition, epoch = self.stretch
-        if verb is OutcomeKind.ACK:
-            turn.ack(self.stretch, first, next)
-        else:
-            turn.say(epoch, JobOutcome(number, partition, verb, first, next, delay_ms, reason))
-        settled = 0 if verb is OutcomeKind.EXTEND else next - first
-        self.count(settled)
-        try:
-            await turn.wait()
-        except BaseException:
-            self.count(-settled)
-            raise
-        late = turn.late(verb, self.stretch, first, next)
-        if late:
-            raise LeaseLostError(
-                f"It was too late for {late} of {next - first} jobs of {self.batch.topic!r} "
-                f"from offset {first} on: their time ran out, and others have done them, or have "
-                "them now. Give them more time (visibility_seconds, extend)."
-            )
 
 
 class Job:
@@ -171,9 +43,10 @@ class Job:
     ...         await send_email(job.json())
     """
 
-    __slots__ = ("_lease", "_settled", "_span", "message")
+    __slots__ = ("_host", "_lease", "_settled", "_span", "message")
 
-    def __init__(self, lease: LeaseInHand, message: Message) -> None:
+    def __init__(self, host: JobHost, lease: LeaseInHand, message: Message) -> None:
+        self._host = host
         self._lease = lease
         self.message = message
         self._settled = False
@@ -259,7 +132,7 @@ class Job:
         """
         self._check_unsettled()
         self._settled = True
-        self._lease.ack_soon(*self._lease.extent(self.message.offset))
+        self._host.settling.ack_soon(self._lease, *self._lease.extent(self.message.offset))
 
     async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
         """The job failed, and is tried again: after this delay, or as the queue's back-off says.
@@ -282,14 +155,16 @@ class Job:
         >>> await job.extend(300)
         """
         extent = self._lease.extent(self.message.offset)
-        await self._lease.settle(OutcomeKind.EXTEND, *extent, delay_ms=milliseconds(seconds))
+        await self._host.settling.settle(
+            self._lease, OutcomeKind.EXTEND, *extent, delay_ms=milliseconds(seconds)
+        )
 
     async def reply(self, value: Value, headers: Headers | None = None) -> None:
         """Answers the request that this job is, if it is one, and acks it.
 
         >>> await job.reply("42")
         """
-        await self._lease.host.reply(self.message, value, headers)
+        await self._host.reply(self.message, value, headers)
         await self.ack()
 
     async def fail(self, reason: str) -> None:
@@ -297,7 +172,7 @@ class Job:
 
         >>> await job.fail("no such picture")
         """
-        await self._lease.host.reply(self.message, b"", None, reason or "failed")
+        await self._host.reply(self.message, b"", None, reason or "failed")
         await self.ack()
 
     async def _settle(self, verb: OutcomeKind, *, delay_ms: int = -1, reason: str = "") -> None:
@@ -305,7 +180,9 @@ class Job:
         extent = self._lease.extent(self.message.offset)
         self._settled = True
         try:
-            await self._lease.settle(verb, *extent, delay_ms=delay_ms, reason=reason)
+            await self._host.settling.settle(
+                self._lease, verb, *extent, delay_ms=delay_ms, reason=reason
+            )
         except LeaseLostError:
             raise
         except BaseException:
@@ -323,7 +200,7 @@ class Job:
         """From now on this task's work belongs to the job's trace, if the program has a tracer."""
         tracer = maybe_tracer()
         if tracer is not None and self._span is None:
-            self._span = tracer.processing(self, self._lease.host.queue)
+            self._span = tracer.processing(self, self._host.queue)
             self._span.__enter__()
 
     def end_span(self, error: BaseException | None) -> None:
@@ -341,7 +218,7 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        host = self._lease.host
+        host = self._host
         self.end_span(error)
         try:
             if self._settled:

@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol, Unpack
 
 import msgspec
 
+from fanlog.client.core.leases import LeaseInHand
 from fanlog.client.message import Message
-from fanlog.client.queues.jobs import LeaseInHand
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.worker import Worker
 from fanlog.errors import InvalidArgumentError, UnreadableError

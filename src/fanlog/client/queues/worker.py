@@ -1,5 +1,5 @@
-"""A worker of a queue: an async iterator of jobs. It extends its leases, and comes back to its jobs
-after a lost connection."""
+"""A worker of a queue: an async iterator of jobs. `core/worker_core.py` decides; this waits, asks
+the broker, and extends leases from time to time."""
 
 from __future__ import annotations
 
@@ -10,52 +10,28 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-import msgspec
-
-from fanlog.client.core.arrivals import Arrivals
 from fanlog.client.core.follower import ClientFollower
-from fanlog.client.message import Message, MessageBatch
-from fanlog.client.notices import Notices
+from fanlog.client.core.leases import LeaseInHand
+from fanlog.client.core.worker_core import WorkerCore, WorkerPort
+from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.queues.holding import HeldLeases
 from fanlog.client.queues.job_batch import JobBatch
-from fanlog.client.queues.jobs import Job, LeaseInHand, said_by
-from fanlog.client.queues.settling import JobSettling
+from fanlog.client.queues.jobs import Job, JobHost, said_by
+from fanlog.client.queues.settling import JobSettling, SettlingHost
 from fanlog.client.subscription import Leaving
 from fanlog.client.waiting import begin, wait_for
-from fanlog.errors import ClosedError, FanlogError, UnreadableError
-from fanlog.format.batch import Batch
-from fanlog.format.batch_cache import BatchCache
-from fanlog.format.frames import FrameKind, Lease
-from fanlog.format.messages import (
-    GapNotice,
-    HeldJobs,
-    Joined,
-    Left,
-    Notice,
-    OutcomeKind,
-    Revoke,
-    Settle,
-    Settled,
-    Welcome,
-    Work,
-    Working,
-    decode,
-)
+from fanlog.errors import ClosedError
+from fanlog.format.messages import Work
 from fanlog.model import QueueSettings
 
 logger = logging.getLogger("fanlog.client")
 
 
-class WorkerHost(Protocol):
+class WorkerHost(WorkerPort, SettlingHost, Protocol):
     """The client, as far as a worker needs it."""
 
-    @property
-    def welcome(self) -> Welcome | None: ...
     async def attach(self, follower: ClientFollower, *, leaving: Leaving | None = None) -> None: ...
     async def detach(self, follower: ClientFollower, *, keep: bool = False) -> None: ...
-    async def ask(self, kind: FrameKind, message: msgspec.Struct, *, aux: int = 0) -> bytes: ...
-    def decoded(self, batch: Batch) -> MessageBatch: ...
     async def reply(
         self, request: Message, value: Value, headers: Headers | None, error: str = ""
     ) -> None: ...
@@ -86,21 +62,16 @@ class Worker:
         self._wanted = wanted
         self._keep_alive = keep_alive
         self._raise_errors = raise_errors
-        self._arrivals: Arrivals[LeaseInHand] = Arrivals()
+        self._core = WorkerCore(host, key, wanted)
+        self._arrivals = self._core.arrivals
+        self._arrivals.on_close = self._stop_keeping
+        self.settling = JobSettling(host, self._core)
+        self._keeping: asyncio.Task[None] | None = None
         self._begun: Iterator[Job] = iter(())
-        self._names: dict[int, str] = {}
-        self._batch_cache: BatchCache[MessageBatch] = BatchCache()
-        self._coming: Lease | None = None
-        self._epoch = 0
-        self.settling = JobSettling(self._send, self._acked_again)
-        self._held = HeldLeases(wanted.queue, wanted.prefetch, self.settling, self._arrivals)
-        self.notices = Notices(wanted.target)
+        self.notices = self._core.notices
         self.failures = 0
-        self.settings = QueueSettings()
         # A typed topic's worker makes typed ones.
-        self.make_job: Callable[[LeaseInHand, Message], Job] = Job
-        self.attached = False
-        self.key = key
+        self.make_job: Callable[[JobHost, LeaseInHand, Message], Job] = Job
 
     # The life of it
 
@@ -114,6 +85,11 @@ class Worker:
         """The worker's name in its queue."""
         return self._wanted.worker
 
+    @property
+    def settings(self) -> QueueSettings:
+        """The queue's settings."""
+        return self._core.settings
+
     async def start(self) -> None:
         """Begins to take jobs; `async with` and iterating do it by themselves.
 
@@ -122,9 +98,20 @@ class Worker:
         """
         if self._arrivals.started:
             return
-        began = await begin(self._arrivals, lambda: self._host.attach(self, leaving=self))
-        if began and self._keep_alive:
-            self._held.keep(lambda: self.settings.visibility_seconds)
+        began = await begin(self._arrivals, lambda: self._host.attach(self._core, leaving=self))
+        # It may be over before it began: what ends it can come right behind the answer.
+        if began and self._keep_alive and self._arrivals.closed is None:
+            self._keeping = asyncio.ensure_future(self._keep())
+
+    async def _keep(self) -> None:
+        """Extends the leases of all jobs in hand, long before they expire."""
+        while True:
+            await asyncio.sleep(self.settings.visibility_seconds / 2)
+            self._core.extend_all()
+
+    def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
 
     async def flush(self) -> None:
         """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into.
@@ -145,11 +132,15 @@ class Worker:
         self.settling.raise_error()
 
     async def _leave(self) -> None:
-        await self._held.stopped()
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
         closed = self._arrivals.close(ClosedError("The worker was closed: call work() again."))
         if closed and self._arrivals.started:
             await self.settling.drain()
-            await self._host.detach(self)
+            await self._host.detach(self._core)
         self._arrivals.items.clear()
         self._begun = iter(())
 
@@ -160,9 +151,9 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 await wait_for(self._arrivals)
-        await self._host.detach(self, keep=True)
-        self.end(ClosedError("The worker was closed: call work() again."))
-        leases = self._waiting()
+        await self._host.detach(self._core, keep=True)
+        self._core.end(ClosedError("The worker was closed: call work() again."))
+        leases = self._core.waiting()
         self._arrivals.items.clear()
         return leases
 
@@ -244,149 +235,12 @@ class Worker:
             await self.start()
             while True:
                 await wait_for(self._arrivals)
-                lease = self._arrivals.take()
-                if self._is_readable(lease):
-                    return JobBatch(lease)
-
-    def _is_readable(self, lease: LeaseInHand) -> bool:
-        """Whether the jobs can be read. Jobs that can't become dead letters with the reason: no
-        other worker could read them either."""
-        try:
-            lease.batch.batch.check()
-        except UnreadableError as fault:
-            logger.warning("queue %s: jobs are rejected: %s", self.queue, fault)
-            lease.reject_soon(str(fault))
-            return False
-        return True
-
-    # Outcomes
-
-    async def _send(self, settle: Settle) -> tuple[Settled, bool]:
-        before = self._host.welcome
-        payload = await self._host.ask(FrameKind.SETTLE, settle, aux=self.key)
-        return decode(Settled, payload), self._host.welcome is not before
-
-    def _acked_again(self, settle: Settle) -> None:
-        """Acks were sent a second time. A restarted broker that did not get the first may have
-        handed out the jobs again in between: they are dropped here."""
-        for outcome in settle.outcomes:
-            if outcome.verb != OutcomeKind.ACK:
-                continue
-            place = (outcome.number, outcome.partition)
-            for lease in self._waiting():
-                apart = outcome.next <= lease.first or lease.next <= outcome.first
-                if lease.stretch[:2] != place or apart:
-                    continue
-                items = self._arrivals.items
-                at = items.index(lease)
-                del items[at]
-                self.let_go(lease)
-                for part in reversed(lease.without(outcome.first, outcome.next)):
-                    items.insert(at, part)
-                    self.hold(part)
-
-    def _waiting(self) -> list[LeaseInHand]:
-        """Received jobs that were not taken yet."""
-        return [lease for lease in self._arrivals.items if isinstance(lease, LeaseInHand)]
-
-    def hold(self, lease: LeaseInHand) -> None:
-        self._held.add(lease)
-
-    def let_go(self, lease: LeaseInHand) -> None:
-        self._held.discard(lease)
+                lease = self._core.maybe_take()
+                if lease is not None:
+                    return JobBatch(self, lease)
 
     async def reply(
         self, job: Message, value: Value, headers: Headers | None, error: str = ""
     ) -> None:
         """Answers the request that a job is. `job.reply` does it."""
         await self._host.reply(job, value, headers, error)
-
-    # From the link
-
-    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
-        self._note_epoch()
-        return FrameKind.WORK, self._wanted
-
-    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
-        """Comes back with its jobs. A restarted broker has forgotten the leases, and hands out
-        again the jobs that the application has not got yet."""
-        self._batch_cache = BatchCache()
-        self._coming = None
-        if self._note_epoch():
-            for lease in self._waiting():
-                self.let_go(lease)
-            self._arrivals.items.clear()
-        holds = tuple(
-            HeldJobs(number, partition, first, next)
-            for (number, partition, epoch), first, next in (
-                *self._held.ranges(),
-                *self.settling.unanswered(),
-            )
-            if epoch == self._epoch
-        )
-        wanted = msgspec.structs.replace(self._wanted, holds=holds, settings={}, missing="wait")
-        return FrameKind.WORK, wanted
-
-    def _note_epoch(self) -> bool:
-        """Whether the broker is another than before."""
-        welcome = self._host.welcome
-        before, self._epoch = self._epoch, 0 if welcome is None else welcome.epoch
-        return before != self._epoch
-
-    def opened(self, payload: bytes) -> None:
-        # The request may have been sent again to a broker that was restarted meanwhile.
-        self._note_epoch()
-        self.settings = decode(Working, payload).settings
-
-    def end(self, error: FanlogError) -> None:
-        """No more jobs will come."""
-        if self._arrivals.close(error):
-            self._held.stop()
-
-    def leased(self, lease: Lease) -> None:
-        if lease.fresh:
-            self._coming = lease
-            return
-        batch = self._batch_cache.get((lease.number, lease.partition, lease.base_offset))
-        if batch is not None:
-            self._take(lease, batch)
-
-    def delivered(self, batch: Batch) -> None:
-        lease, self._coming = self._coming, None
-        if lease is None:
-            return
-        batch.topic_name = self._names.get(lease.number, "")
-        decoded = self._host.decoded(batch)
-        place = (lease.number, lease.partition, lease.base_offset)
-        self._batch_cache.put(place, decoded, batch.header.length)
-        self._take(lease, decoded)
-
-    def _take(self, lease: Lease, batch: MessageBatch) -> None:
-        # Jobs of a topic that is gone can't be settled any more.
-        if lease.number in self._names and self._arrivals.closed is None:
-            taken = LeaseInHand(self, lease, batch, self._epoch)
-            if taken.is_empty():
-                # Compaction has left nothing there to do.
-                taken.ack_soon(lease.first, lease.next)
-                return
-            self.hold(taken)
-            self._arrivals.put(taken)
-
-    def joined(self, joined: Joined) -> None:
-        self._names[joined.number] = joined.name
-
-    def left(self, left: Left) -> None:
-        self.notices.left(left.name)
-        self._names.pop(left.number, None)
-        for lease in [lease for lease in self._waiting() if lease.stretch[0] == left.number]:
-            self._arrivals.items.remove(lease)
-            self.let_go(lease)
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.take(notice, was_there=bool(self._names))
-
-    def missed_some(self, notice: GapNotice) -> None:
-        """Only for a subscription."""
-
-    def revoked(self, revoke: Revoke) -> None:
-        """Only for a group's member."""

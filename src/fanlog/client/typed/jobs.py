@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
+from fanlog.client.core.leases import LeaseInHand
 from fanlog.client.forwarding import Front, passed, shown
 from fanlog.client.message import Message
-from fanlog.client.queues.jobs import Job, LeaseInHand
+from fanlog.client.queues.jobs import Job, JobHost
 from fanlog.client.queues.worker import Worker
 from fanlog.client.typed.kind import MessageType
 from fanlog.errors import ClosedError
@@ -22,8 +23,10 @@ class TypedJob(Job, Generic[T]):
 
     __slots__ = ("_data", "_decoded", "_kind")
 
-    def __init__(self, lease: LeaseInHand, message: Message, kind: MessageType[T]) -> None:
-        super().__init__(lease, message)
+    def __init__(
+        self, host: JobHost, lease: LeaseInHand, message: Message, kind: MessageType[T]
+    ) -> None:
+        super().__init__(host, lease, message)
         self._kind = kind
         self._decoded = False
         self._data: T | None = None
@@ -40,8 +43,8 @@ class TypedJob(Job, Generic[T]):
 def with_typed_jobs(worker: Worker, kind: MessageType[T]) -> Worker:
     """A worker that has not begun yet, and will give typed jobs."""
 
-    def make_job(lease: LeaseInHand, message: Message) -> Job:
-        return TypedJob(lease, message, kind)
+    def make_job(host: JobHost, lease: LeaseInHand, message: Message) -> Job:
+        return TypedJob(host, lease, message, kind)
 
     worker.make_job = make_job
     return worker

@@ -1,0 +1,131 @@
+"""The leases that a worker of a queue has in hand: runs of jobs of one batch.
+
+Law: a lease is kept from running out as long as the application has its jobs, and no longer."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.format.frames import Lease
+
+logger = logging.getLogger("fanlog.client")
+
+# Topic number, partition, and the broker's epoch when the jobs were handed out.
+Stretch = tuple[int, int, int]
+
+
+class LeaseInHand:
+    """A run of jobs of one batch. `left` counts those without an outcome."""
+
+    __slots__ = (
+        "__weakref__",
+        "batch",
+        "deliveries",
+        "first",
+        "lease",
+        "left",
+        "next",
+        "stretch",
+    )
+
+    def __init__(self, lease: Lease, batch: MessageBatch, epoch: int) -> None:
+        self.lease = lease
+        self.batch = batch
+        self.stretch: Stretch = (lease.number, lease.partition, epoch)
+        self.first = lease.first
+        self.next = lease.next
+        self.deliveries = lease.deliveries
+        self.left = lease.next - lease.first
+
+    @property
+    def messages(self) -> list[Message]:
+        offsets = self.batch.batch.offsets
+        begin, end = bisect_left(offsets, self.first), bisect_left(offsets, self.next)
+        return self.batch.messages[begin:end]
+
+    def is_empty(self) -> bool:
+        """Whether compaction has left nothing of it."""
+        offsets = self.batch.batch.offsets
+        if isinstance(offsets, range):
+            return False
+        return bisect_left(offsets, self.first) == bisect_left(offsets, self.next)
+
+    def extent(self, offset: int) -> tuple[int, int]:
+        """The offsets of one job's outcome: its own, and neighbouring ones whose records compaction
+        has removed. Otherwise those would never be settled."""
+        offsets = self.batch.batch.offsets
+        if isinstance(offsets, range):
+            return offset, offset + 1
+        i = bisect_left(offsets, offset)
+        is_first = i == 0 or offsets[i - 1] < self.first
+        is_last = i + 1 == len(offsets) or offsets[i + 1] >= self.next
+        return self.first if is_first else offset, self.next if is_last else offsets[i + 1]
+
+    def without(self, first: int, next: int) -> list[LeaseInHand]:
+        """The rest of it without some jobs, as separate leases."""
+        parts = (self.first, min(first, self.next)), (max(next, self.first), self.next)
+        return [
+            LeaseInHand(self.lease._replace(first=begin, next=end), self.batch, self.stretch[2])
+            for begin, end in parts
+            if begin < end
+        ]
+
+
+class HeldLeases:
+    """Those of one worker of a queue."""
+
+    __slots__ = ("_held", "_prefetch", "_queue", "_stuck_with", "_warned")
+
+    def __init__(self, queue: str, prefetch: int) -> None:
+        self._queue = queue
+        self._prefetch = prefetch
+        # Weak: jobs that the application has dropped run out, and go to others.
+        self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
+        # The jobs in hand when the application waited in vain, and whether that was logged.
+        self._stuck_with: set[tuple[Stretch, int, int]] = set()
+        self._warned = False
+
+    def add(self, lease: LeaseInHand) -> None:
+        self._held.add(lease)
+
+    def discard(self, lease: LeaseInHand) -> None:
+        self._held.discard(lease)
+
+    def count(self, lease: LeaseInHand, jobs: int) -> None:
+        """Counts jobs with an outcome; a negative number takes outcomes back."""
+        lease.left -= jobs
+        if lease.left <= 0:
+            self._held.discard(lease)
+        elif jobs < 0:
+            self._held.add(lease)
+
+    def ranges(self) -> Iterator[tuple[Stretch, int, int]]:
+        for lease in self._held:
+            yield lease.stretch, lease.first, lease.next
+
+    def warn_if_stuck(self, *, waited: bool) -> None:
+        """Logs once when the application has `waited` for a job and can't get one, because it has
+        reported no outcome for its jobs for a long time: it may have forgotten to."""
+        held = list(self._held)
+        left = sum(lease.left for lease in held)
+        before, self._stuck_with = (
+            self._stuck_with,
+            (
+                {(lease.stretch, lease.first, lease.left) for lease in held}
+                if waited and left >= self._prefetch
+                else set()
+            ),
+        )
+        if before and before == self._stuck_with and not self._warned:
+            self._warned = True
+            logger.warning(
+                "a worker of queue %s waits for a job, and has given no outcome on %d that it has "
+                "got, as many as its prefetch: if nobody works on them any more, ack them, or use "
+                "`async with job`",
+                self._queue,
+                left,
+            )
