@@ -8,6 +8,7 @@ import pytest
 
 from fanlog.client.core.handshake import hello
 from fanlog.format.frames import FrameKind, frame
+from fanlog.listeners.tcp import TcpListener
 from tests.listeners.peers import one_message, serving
 
 # A listener looks once a second, so that less would end nothing sooner.
@@ -74,6 +75,22 @@ async def test_a_look_that_comes_late_turns_nobody_out(monkeypatch: pytest.Monke
             listener._sweep()
             await served.until(lambda left=connections: served.connections == left)
         assert "idle_timeout_seconds" in (await peer.fault()).message
+
+
+async def test_a_look_at_many_peers_is_in_slices_one_peer_at_a_step() -> None:
+    async with serving() as served:
+        peers = [await served.greeted() for _ in range(3)]
+        (listener,) = served.node.listeners
+        assert isinstance(listener, TcpListener)
+        late = listener.loop.time() + 1000.0
+        steps = listener._evicting_overdue(late)
+        for left in (2, 1, 0):
+            next(steps)
+            waiting = [c for c in listener._connections if not c.closing]
+            assert len(waiting) == left
+        assert next(steps, "no more") == "no more"
+        for peer in peers:
+            assert "idle_timeout_seconds" in (await peer.fault()).message
 
 
 async def test_a_peer_that_is_evicted_and_goes_on_talking_is_closed_all_the_same() -> None:

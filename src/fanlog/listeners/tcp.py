@@ -46,6 +46,7 @@ class TcpListener(Acceptor, Generic[S]):
         self._last_gone: asyncio.Event | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
+        self._sweeping = False
         self.inlet = memoryview(bytearray(options.receive_bytes))
 
     @abstractmethod
@@ -100,12 +101,23 @@ class TcpListener(Acceptor, Generic[S]):
         now = self.loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
         self._swept_at = now
-        for connection, session in () if stalled else list(self._connections.items()):
-            fault = self.overdue(connection, session, now)
-            if fault is not None:
-                connection.evict(fault)
+        if not stalled and not self._sweeping:
+            # There may be very many connections: in slices, and one sweep at a time.
+            self._sweeping = True
+            self.broker.slices.in_slices(self._evicting_overdue(now), self._end_sweep)
         self.swept(now)
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _evicting_overdue(self, now: float) -> Iterator[None]:
+        for connection, session in list(self._connections.items()):
+            if connection in self._connections:
+                fault = self.overdue(connection, session, now)
+                if fault is not None:
+                    connection.evict(fault)
+            yield
+
+    def _end_sweep(self) -> None:
+        self._sweeping = False
 
     def swept(self, now: float) -> None:
         """Further checks, once a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -791,3 +792,28 @@ async def test_only_an_inactive_group_is_reset_and_a_dry_run_changes_nothing(
         await memory.core.groups.reset(
             ResetGroup(group="h", start=Start("earliest"), topic="t", partitions=(9,))
         )
+
+
+async def test_a_reset_lets_others_have_their_turn_between_its_checks_and_its_commit(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.publish("t", [b"x"] * 10)
+    memory.run()
+    check, seen = memory.core.check_positions, list[str]()
+
+    def long_check(name: str, positions: tuple[Position, ...]) -> tuple[Position, ...]:
+        # As long as a group of many partitions takes.
+        memory.runtime.time_us += 10_000
+        memory.runtime.soon(lambda: seen.append("others"))
+        return check(name, positions)
+
+    monkeypatch.setattr(memory.core, "check_positions", long_check)
+    wanted = ResetGroup(group="g", start=Start("offset", 3), topic="t")
+    resetting = asyncio.ensure_future(memory.core.groups.reset(wanted))
+    await asyncio.sleep(0)
+    assert not memory.core.groups.is_known("g")
+    while not resetting.done():
+        memory.run()
+        await asyncio.sleep(0)
+    assert seen == ["others"]
+    assert memory.core.groups.is_known("g")

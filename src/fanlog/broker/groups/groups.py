@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -610,15 +610,22 @@ class GroupCoordinator:
         check_inactive(self._groups.get(wanted.group), "reset")
         steps = await plan_reset(self._broker, wanted)
         if steps and not wanted.dry_run:
-            check_inactive(self._groups.get(wanted.group), "reset")
-            positions = tuple(
-                Position(step.topic, step.partition, step.after, self._broker.epoch)
-                for step in steps
-            )
             name = GROUP_PREFIX + wanted.group
-            positions = self._broker.check_positions(name, positions)
+            positions = await self._broker.slices.result(self._reset_positions(name, steps))
+            check_inactive(self._groups.get(wanted.group), "reset")
             self._broker.durable.commit([(name, positions)])
         return steps
+
+    def _reset_positions(
+        self, name: str, steps: list[ResetStep]
+    ) -> Generator[None, None, tuple[Position, ...]]:
+        """What a reset commits. A group may have thousands of partitions: others have their turns
+        between the checks and the commit, which is one entry."""
+        epoch = self._broker.epoch
+        positions = tuple(Position(s.topic, s.partition, s.after, epoch) for s in steps)
+        checked = self._broker.check_positions(name, positions)
+        yield
+        return checked
 
     def delete(self, name: str) -> None:
         self._check_known(name)

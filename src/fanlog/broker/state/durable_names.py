@@ -225,9 +225,11 @@ class DurableNames:
     ) -> None:
         """Commits positions of names, all or none. They are in effect when `done` runs."""
         wanted = [(name, position) for name, positions in commits for position in positions]
-        promised = self._promises_at([(n, p.topic, p.partition) for n, p in wanted])
+        promised = self._promises_at((n, p.topic, p.partition) for n, p in wanted)
         overtaken = self._overtaken(
             [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
+            if promised
+            else ()
         )
         everything = [(name, self.numbered(position)) for name, position in wanted + overtaken]
 
@@ -239,7 +241,7 @@ class DurableNames:
 
         broken = [
             promised[key]
-            for n, p in wanted
+            for n, p in (wanted if promised else ())
             if (key := (n, p.topic, p.partition)) in promised and not self.is_promised(n, p)
         ]
         keys = [(name, p.topic, p.partition) for name, p in everything]
@@ -319,6 +321,9 @@ class DurableNames:
         return key in self._pending or (promised is not None and not promised.durable)
 
     def _promises_at(self, keys: Iterable[_PositionKey]) -> dict[_PositionKey, _Promise]:
+        if not self._promised:
+            # Mostly there are none, and a group may have thousands of positions.
+            return {}
         return {key: self._promised[key] for key in keys if key in self._promised}
 
     def _drop_promises(self, promised: dict[_PositionKey, _Promise]) -> None:
