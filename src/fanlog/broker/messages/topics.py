@@ -236,7 +236,10 @@ class Keeper(Protocol):
 class BrokerSubscription:
     """`sent_bytes` may grow up to `limit_bytes`, which the reader moves as it takes messages; a
     started piece is finished, so it can overshoot by one. `client` is the reader's name for itself;
-    `durable` or `group` is its durable name."""
+    `durable` or `group` is its durable name.
+
+    It has many fields, because the fan-out reads them for each piece and reader: an object behind
+    another would be one more step there."""
 
     __slots__ = (
         "absent",

@@ -69,7 +69,10 @@ class RedisOutlet(Outlet, Protocol):
 
 
 class RedisSession:
-    """One peer. The command handlers read and change the public fields."""
+    """One peer. The command handlers read and change the public fields.
+
+    It has many, because Redis keeps a mode for almost every command, and `PUBLISH` and the reader
+    look at several of them for each read. `RedisPeer` says which belong together."""
 
     commands: ClassVar = COMMANDS
     find_command = staticmethod(find_command)
