@@ -34,6 +34,21 @@ def way(request: pytest.FixtureRequest, data: Any) -> Way:
 # One suite over every way
 
 
+async def test_a_topic_that_was_made_again_with_more_partitions_takes_messages_for_them(
+    way: Way,
+) -> None:
+    async with way.open() as client:
+        await client.create_topic("t", partitions=2)
+        await client.publish("t", b"old", partition=1)
+        await client.delete_topic("t")
+        await client.create_topic("t", partitions=4)
+        receipt = await client.publish("t", b"new", partition=3)
+        assert (receipt.partition, receipt.offset) == (3, 0)
+        assert (await client.publish("t", b"new", partition=1)).offset == 0
+        with pytest.raises(errors.PartitionNotFoundError):
+            await client.publish("t", b"new", partition=4)
+
+
 async def test_a_topic_grows_under_its_publishers_and_readers(way: Way) -> None:
     async with way.open() as client:
         await client.create_topic("t.a", partitions=2)

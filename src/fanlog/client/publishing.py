@@ -12,7 +12,7 @@ from typing import TypedDict, TypeVar
 from fanlog.client.core.client_outbox import ClientOutbox
 from fanlog.client.core.outbox import PartitionOutbox, ProducerIdentity
 from fanlog.client.core.outbox_ports import OutboxClock, Wire
-from fanlog.client.core.topic_outbox import TopicOutbox
+from fanlog.client.core.topic_outbox import TopicOutbox, log_of
 from fanlog.client.tracing import maybe_tracer
 from fanlog.client.values import Encoding, Headers, Value
 from fanlog.config import ClientOptions
@@ -153,9 +153,16 @@ class Publisher(ClientOutbox):
         return self.opened(await self._open_topic(name))
 
     async def look_again(self, topic: TopicOutbox) -> None:
-        """Asks how many partitions there are: more than were heard of, perhaps."""
+        """Asks how many partitions there are: more than were heard of, perhaps. Another topic may
+        have the name by now: then this waits until the publisher has moved there."""
         opened = await self._open_topic(topic.name)
-        self.grew(opened.number, opened.settings.partitions)
+        if log_of(opened) == topic.log:
+            self.grew(opened.number, opened.settings.partitions)
+            return
+        self.replaced(topic)
+        while topic.gone and self.topics.get(topic.name) is topic:
+            self._answers.clear()
+            await self._answers.wait()
 
     def find_again(self, topic: TopicOutbox) -> None:
         if topic not in self._moving:

@@ -370,6 +370,12 @@ class ClientOutbox(ABC):
             self._by_number[opened.number] = topic
             topic.move_to(opened, self._time_ns() // 1000)
             self._send_all(topic)
+            self.changed()
+
+    def replaced(self, topic: TopicOutbox) -> None:
+        """Another topic has the name now. What is in flight is answered first."""
+        topic.gone = True
+        self._look_for_another(topic)
 
     def not_found(self, topic: TopicOutbox, error: FanlogError) -> None:
         """No topic took the place of a deleted one: all that it has not taken has failed."""
@@ -433,7 +439,9 @@ class ClientOutbox(ABC):
     def reopened(self, topic: TopicOutbox, opened: TopicOpened) -> None:
         """A topic was opened on a new connection: what was not acknowledged goes out, in order."""
         self._by_number[opened.number] = topic
-        if topic.move_to(opened, self._time_ns() // 1000):
+        moved = topic.move_to(opened, self._time_ns() // 1000)
+        self.changed()
+        if moved:
             return
         for outbox in topic.partitions:
             for data in outbox.resend(topic.number):
