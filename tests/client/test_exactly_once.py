@@ -179,14 +179,14 @@ async def test_a_topic_that_could_not_be_opened_again_goes_on_behind_its_numbers
     async def opens(name: str) -> TopicOpened:
         return TopicOpened(name, 5, 1, TopicSettings())
 
-    async def is_refused(name: str) -> TopicOpened:
+    async def is_refused(name: str, create: bool) -> TopicOpened:
         raise errors.LimitError("not now")
 
     publisher = Publisher(wire, ClientOptions(), opens)
     for value in (b"a", b"b"):
         publishing = publisher.publish(await publisher.topic("t"), value)
         publisher.flush_soon()
-    await publisher.resume(is_refused)
+    await publisher.resume(is_refused, 1)
     with pytest.raises(errors.LimitError):
         await publishing
     publishing = publisher.publish(await publisher.topic("t"), b"c")
@@ -261,7 +261,7 @@ async def test_a_client_fenced_after_a_resume_that_failed_fails_what_is_in_fligh
     async def opens(name: str) -> TopicOpened:
         return TopicOpened(name, 5, 1, TopicSettings())
 
-    async def cut(name: str) -> TopicOpened:
+    async def cut(name: str, create: bool) -> TopicOpened:
         raise errors.ConnectionLostError("The connection was lost.")
 
     async def registers(wanted: RegisterProducer) -> ProducerRegistered:
@@ -276,7 +276,7 @@ async def test_a_client_fenced_after_a_resume_that_failed_fails_what_is_in_fligh
     publisher.flush_soon()
     await publisher.register(registers)
     with pytest.raises(errors.ConnectionLostError):
-        await publisher.resume(cut)
+        await publisher.resume(cut, 1)
     await publisher.register(fences)
     with pytest.raises(errors.FencedError, match="may or may not be stored"):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)

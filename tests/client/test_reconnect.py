@@ -645,6 +645,43 @@ async def connected(url: str) -> int:
         return (await client.publish("t", b"1")).offset
 
 
+async def test_a_topic_that_was_deleted_while_its_publisher_was_away_is_not_made_again(
+    data: Path,
+) -> None:
+    async with (
+        running(data) as broker,
+        proxy_to(broker.port) as proxy,
+        fanlog.connect(broker.url) as calm,
+        through(proxy) as client,
+    ):
+        await client.publish("t", b"1")
+        proxy.refusing = True
+        proxy.cut()
+        await until(lambda: not client.connected)
+        waiting = asyncio.create_task(client.publish("t", b"2"))
+        await asyncio.sleep(0)
+        await calm.delete_topic("t")
+        proxy.refusing = False
+        with pytest.raises(errors.TopicNotFoundError):
+            await waiting
+        with pytest.raises(errors.TopicNotFoundError):
+            await calm.describe_topic("t")
+        # Who publishes now wants the topic.
+        await client.publish("t", b"3")
+        assert await stored(broker, "t") == [b"3"]
+
+
+async def test_one_that_only_a_restart_has_lost_is_made_again() -> None:
+    async with running(None) as broker, fanlog.connect(broker.url, **EAGER) as client:
+        await client.publish("t", b"1")
+        await broker.stop()
+        await until(lambda: not client.connected)
+        waiting = asyncio.create_task(client.publish("t", b"2"))
+        await broker.start()
+        assert (await waiting).offset == 0
+        assert await stored(broker, "t") == [b"2"]
+
+
 async def test_a_topic_that_was_deleted_and_made_again_takes_the_next_message(data: Path) -> None:
     async with fanlog.Broker(data, config=fanlog.Config(listener=FREE_PORT)) as broker:
         url = f"fanlog://127.0.0.1:{broker.listen().port}"

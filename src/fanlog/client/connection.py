@@ -139,7 +139,7 @@ class ClientConnection:
         self._topics.clear()
         self._publisher.greeted(welcome)
         await self._publisher.register(self._register_producer)
-        await self._publisher.resume(self._reopen_topic)
+        await self._publisher.resume(self._reopen_topic, welcome.epoch)
         for follower in self._followers.attached():
             await self._resume_follower(follower)
 
@@ -245,9 +245,9 @@ class ClientConnection:
         wanted = messages.OpenTopic(topic_name(name), create=False)
         return self._topics.take(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
 
-    async def _reopen_topic(self, name: str) -> messages.TopicOpened:
+    async def _reopen_topic(self, name: str, create: bool) -> messages.TopicOpened:
         """The same while a new connection resumes."""
-        wanted = opening(topic_name(name))
+        wanted = opening(topic_name(name)) if create else messages.OpenTopic(name, create=False)
         return self._topics.take(await self._session.request_now(FrameKind.OPEN_TOPIC, wanted))
 
     async def _register_producer(

@@ -23,6 +23,8 @@ from fanlog.model import Durability, DurabilityName, Receipt
 
 T = TypeVar("T")
 TopicOpener = Callable[[str], Awaitable[TopicOpened]]
+# Opens a topic by its name, and creates it if the flag says so.
+TopicReopener = Callable[[str, bool], Awaitable[TopicOpened]]
 Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
 
 
@@ -271,11 +273,13 @@ class Publisher(ClientOutbox):
                 self.registered(error)
         self.give_up_fenced(topics)
 
-    async def resume(self, open_topic: TopicOpener) -> None:
-        """Opens the topics again and sends everything that was not acknowledged, in order."""
+    async def resume(self, open_topic: TopicReopener, epoch: int) -> None:
+        """Opens the topics again and sends everything that was not acknowledged, in order. One that
+        was deleted meanwhile is not created again: what waits for it fails. `epoch` is the
+        broker's."""
         for topic in self.lost():
             try:
-                opened = await open_topic(topic.name)
+                opened = await open_topic(topic.name, topic.may_be_lost(epoch))
             except FanlogError as error:
                 if isinstance(error, LinkError):
                     raise

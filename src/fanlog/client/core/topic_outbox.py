@@ -32,6 +32,8 @@ class TopicOutbox:
     __slots__ = (
         "before",
         "codec",
+        "durability",
+        "epoch",
         "gone",
         "log",
         "message_bytes_max",
@@ -48,6 +50,8 @@ class TopicOutbox:
         self.name = opened.name
         self.number = opened.number
         self.log = log_of(opened)
+        self.epoch = opened.epoch
+        self.durability = opened.settings.level
         self.codec = codec
         self.message_bytes_max = opened.settings.message_bytes_max
         self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
@@ -93,11 +97,18 @@ class TopicOutbox:
             return False
         return not outbox.sealed or outbox.sealed[0] not in self.before
 
+    def may_be_lost(self, epoch: int) -> bool:
+        """Whether a start of the broker, which has this epoch now, may have lost the topic. If not,
+        a topic that is not there was deleted."""
+        return self.epoch != epoch and self.durability is not Durability.FSYNC
+
     def move_to(self, opened: TopicOpened, now_us: int) -> bool:
         """Goes on as the broker has it now. True if that is another log, in which nothing of this
         producer is yet."""
         self.gone = False
         self.number = opened.number
+        self.epoch = opened.epoch
+        self.durability = opened.settings.level
         before, self.log = self.log, log_of(opened)
         if self.log == before:
             self.grow(opened.settings.partitions)
