@@ -145,7 +145,8 @@ async def test_nothing_listens_there(tmp_path: Path) -> None:
 
 async def test_a_swap_that_may_have_arrived_is_unknown(tmp_path: Path) -> None:
     with etcd_servers(tmp_path) as servers:
-        async with client(*servers.urls, request_seconds=1.0) as etcd:
+        # Long enough to connect on a busy machine: without a connection it is not sent.
+        async with client(*servers.urls, request_seconds=15.0) as etcd:
             (member,) = servers.members
             member.pause()
             outcome = await etcd.swap(KEY, None, b"1")
