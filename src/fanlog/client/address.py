@@ -65,6 +65,12 @@ def parse_url(url: str) -> Address:
     return Address(host, NATIVE_PORT if port is None else port, parts.scheme == "fanlogs")
 
 
+def parse_urls(url: str) -> tuple[Address, ...]:
+    """The addresses of several nodes of a cluster: `fanlog://a:7420,b:7420,c`. One is enough."""
+    scheme, separator, hosts = url.rpartition("://")
+    return tuple(parse_url(f"{scheme}{separator}{host.strip()}") for host in hosts.split(","))
+
+
 def no_answer(address: Address, timeout_seconds: float) -> ConnectError:
     return ConnectError(
         f"No answer from {address} within {timeout_seconds} s. Check the address, and whether a "

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 import msgspec
 
 from fanlog.client.accounts import Accounts
-from fanlog.client.address import parse_url
+from fanlog.client.address import parse_urls
 from fanlog.client.arguments import (
     StartLike,
     as_start,
@@ -32,7 +32,7 @@ from fanlog.client.groups.member import GroupMember
 from fanlog.client.groups.operators import Groups
 from fanlog.client.groups.options import ConsumeOptions, HandledOptions
 from fanlog.client.groups.running import Handled, MessageHandler
-from fanlog.client.link import Dial, tcp_dial
+from fanlog.client.link import Dial, dial_any
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.once import OnceReceipt, OnceRecord
@@ -855,6 +855,9 @@ def connect(
     `producer="billing"` the client publishes under that name: another one that connects under it
     later takes it over, and this one's publishes fail with `FencedError` from then on.
 
+    For a cluster, name several of its nodes: `fanlog://a:7420,b:7420,c:7420`. Any of them answers,
+    and the client goes to another one when its node is gone.
+
     A broker that asks for a login wants a `key` (or `key_file`), a `user` with a `password`, or a
     `token`, which may be a function that gets a fresh one. The address may have them as well:
     `fanlog://user:password@host`, `fanlog://:KEY@host`.
@@ -874,5 +877,5 @@ def connect(
             f"A client option is wrong: {wrong_value(str(fault))}."
         ) from fault
     check_credentials(chosen)
-    address = parse_url(located.url)
-    return Connecting(Client(tcp_dial(address, chosen), chosen))
+    addresses = parse_urls(located.url)
+    return Connecting(Client(dial_any(addresses, chosen), chosen))

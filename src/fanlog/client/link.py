@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, cast
 
 from fanlog.client.address import Address, no_answer, unreachable
 from fanlog.client.tls import no_tls, server_name, shared_context
 from fanlog.config import ClientOptions
-from fanlog.errors import BadMagicError, FormatError
+from fanlog.errors import BadMagicError, FanlogError, FormatError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -100,6 +100,31 @@ async def open_tcp(
         make, address.host, address.port, ssl=context, server_hostname=name
     )
     return transport
+
+
+def dial_any(addresses: Sequence[Address], options: ClientOptions) -> Dial:
+    """Connects to one of several nodes: first to the one that answered last, then to those after
+    it."""
+    dials = [tcp_dial(address, options) for address in addresses]
+    first = 0
+
+    async def dial(link: Link) -> Transport:
+        nonlocal first
+        faults: list[FanlogError] = []
+        for i in range(len(dials)):
+            at = (first + i) % len(dials)
+            try:
+                transport = await dials[at](link)
+            except FanlogError as fault:
+                faults.append(fault)
+            else:
+                first = at
+                return transport
+        # The others are tried with the next attempt.
+        first = (first + 1) % len(dials)
+        raise faults[0]
+
+    return dial if len(dials) > 1 else dials[0]
 
 
 def tcp_dial(address: Address, options: ClientOptions) -> Dial:

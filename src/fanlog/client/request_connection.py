@@ -20,7 +20,7 @@ from typing import NoReturn, Self, TypeVar
 
 import msgspec
 
-from fanlog.client.address import Address, no_answer, parse_url, unreachable
+from fanlog.client.address import Address, no_answer, parse_urls, unreachable
 from fanlog.client.core.client_core import ClientCore
 from fanlog.client.core.events import Event, RequestFailed, Welcomed
 from fanlog.client.core.handshake import no_greeting
@@ -73,7 +73,8 @@ class RequestConnection:
     def __init__(
         self, url: str, options: ClientOptions | None = None, *, patient: bool = False
     ) -> None:
-        self.address: Address = parse_url(url)
+        # Nodes of a cluster; the first is the one that answered last.
+        self._addresses = list(parse_urls(url))
         self._options = options or ClientOptions()
         check_credentials(self._options)
         self._core = ClientCore(self._options)
@@ -84,8 +85,22 @@ class RequestConnection:
 
     # The connection
 
+    @property
+    def address(self) -> Address:
+        """Of the node that it connects to."""
+        return self._addresses[0]
+
     def connect(self) -> messages.Welcome:
-        """Connects anew; what was asked for on the old connection will not be answered."""
+        """Connects anew, to the first node that answers; what was asked for on the old connection
+        will not be answered."""
+        for _ in self._addresses[1:]:
+            try:
+                return self._connect()
+            except ConnectError:
+                self._addresses.append(self._addresses.pop(0))
+        return self._connect()
+
+    def _connect(self) -> messages.Welcome:
         self.close()
         self._asked.clear()
         self._core.dial()

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fanlog.client.address import parse_url
+from fanlog.client.address import parse_urls
 from fanlog.config import SparkOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.codecs import Codec
@@ -293,11 +293,11 @@ class _Given:
     def url(self) -> str:
         url = self.text("url")
         if url:
-            parse_url(url)
+            parse_urls(url)
             return url
         url = broker_url()
         try:
-            parse_url(url)
+            parse_urls(url)
         except InvalidArgumentError as fault:
             raise InvalidArgumentError(f"The variable FANLOG_URL is wrong: {fault}") from None
         return url
