@@ -44,7 +44,6 @@ async def test_a_client_finds_the_node_that_answers_and_goes_on_at_another_one()
             await one.stop()
             await client.publish("t", b"x")
             assert (await client.status()).epoch == (await two.status()).epoch
-        await one.start()
 
 
 async def test_nobody_there_is_one_error() -> None:
