@@ -12,6 +12,7 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Position
 from fanlog.model import Start
 from tests.broker.stage import Peer, Publisher, stage
+from tests.followed import awaited
 
 
 async def test_one_turn_is_one_commit_a_partition_however_many_publish(data: Path) -> None:
@@ -186,8 +187,7 @@ async def test_a_fetch_that_waited_in_vain_leaves_nothing_behind() -> None:
         for _ in range(5):
             assert (await broker.fetch("t", 0, 0, wait_seconds=0.001)).batches == []
         assert broker._node is not None
-        waiting = broker._node.core.catalog.get("t").partitions[0].waiters
-        assert not waiting
+        assert not awaited(broker._node.core.catalog.get("t").partitions[0])
 
 
 def test_who_waits_for_the_disk_goes_on_when_a_ledgers_entry_is_durable(data: Path) -> None:

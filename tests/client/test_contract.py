@@ -19,6 +19,7 @@ from fanlog.format.keys import fnv1a_32
 from fanlog.format.messages import Position
 from fanlog.model import KIB, MIB, TopicSettings
 from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, Way, take, take_values, until
+from tests.followed import awaited
 
 NO_AUTO_CREATE = Config(broker=BrokerOptions(auto_create_topics=False))
 
@@ -537,7 +538,7 @@ async def test_a_fetch_by_itself_gets_more_of_the_disk_than_one_of_many(way: Way
         assert 0 < await fetched_bytes(8, 4 * KIB) <= 4 * KIB
         # One that waits at the end is under way too.
         waiting = asyncio.create_task(client.fetch("t", 0, 400, wait_seconds=PATIENCE_SECONDS))
-        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
+        await until(lambda: awaited(way.core.catalog.get("t").partitions[0]))
         assert 0 < await fetched_bytes(9, 4 * MIB) <= 64 * KIB
         await client.publish("t", b"now")
         assert len((await waiting).batches) == 1
@@ -888,7 +889,7 @@ async def test_a_fetch_waits_for_new_records(way: Way) -> None:
     async with way.open() as client:
         await client.create_topic("t")
         waiting = asyncio.create_task(client.fetch("t", 0, 0, wait_seconds=PATIENCE_SECONDS))
-        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
+        await until(lambda: awaited(way.core.catalog.get("t").partitions[0]))
         await client.publish("t", b"x")
         (batch,) = (await waiting).batches
         assert batch.values == [b"x"]
@@ -899,7 +900,7 @@ async def test_a_waiting_fetch_hears_that_its_topic_was_deleted(way: Way) -> Non
     async with way.open() as client:
         await client.create_topic("t")
         waiting = asyncio.create_task(client.fetch("t", 0, 0, wait_seconds=PATIENCE_SECONDS))
-        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
+        await until(lambda: awaited(way.core.catalog.get("t").partitions[0]))
         await client.delete_topic("t")
         with pytest.raises(errors.TopicNotFoundError, match="deleted"):
             await waiting

@@ -13,6 +13,7 @@ import msgspec
 from fanlog.config import Config
 from fanlog.edge.node import FanlogEdge
 from tests.edge.stage import broker_at, until
+from tests.followed import awaited
 
 URL = "/v1/topics/orders/messages"
 
@@ -68,7 +69,7 @@ async def test_a_long_poll_on_an_edge_gets_what_is_published_upstream() -> None:
 
             def waits() -> bool:
                 topic = node.core.catalog.find("orders")
-                return topic is not None and bool(topic.partitions[0].waiters)
+                return topic is not None and awaited(topic.partitions[0])
 
             await until(waits)
             await broker.publish("orders", "new")

@@ -31,6 +31,7 @@ from fanlog.node import LoopRuntime, Node
 from fanlog.security import passwords
 from fanlog.security.directory import Directory, KeyEntry, UserEntry
 from fanlog.security.keys import digest_of, make_key, maybe_parse
+from tests.followed import awaited
 from tests.listeners.peers import HOST, PATIENCE_SECONDS, Serving, one_message
 
 SECOND_US = 1_000_000
@@ -367,7 +368,7 @@ async def test_a_fetch_that_waits_gets_nothing_after_its_permission_is_gone() ->
         await peer.expect(FrameKind.WELCOME)
         wanted = messages.Fetch(topic.number, 0, 0, wait_ms=30_000)
         asking = asyncio.create_task(peer.ask(FrameKind.FETCH, wanted))
-        await served.until(lambda: bool(topic.partitions[0].waiters))
+        await served.until(lambda: awaited(topic.partitions[0]))
         served.change("shop", rules=Rules(publish=("t",)))
         await writer.publish(one_message(topic.number))
         assert (await asking).failure.code == "forbidden"

@@ -12,6 +12,7 @@ from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind, credit_frame
 from fanlog.model import INTERNAL_PREFIX, Start
+from tests.followed import awaited
 from tests.listeners.peers import Frame, Peer, one_message, request, serving
 
 
@@ -110,7 +111,7 @@ async def test_fetches_that_waited_in_vain_leave_nothing_behind() -> None:
         for _ in range(50):
             await peer.fetch(number, 0, wait_ms=1)
         partition = served.node.core.catalog.partition(number, 0)
-        assert not partition.waiters
+        assert not awaited(partition)
 
 
 async def test_a_fetch_that_waits_ends_with_its_topic() -> None:

@@ -204,6 +204,5 @@ class EdgeCore(BrokerCore):
         """The same for a deleted partition, and its cached blocks."""
         self.turns.forget(partition)
         self._loader.forget(partition)
-        waiters, partition.waiters = partition.waiters, None
-        for wake in waiters or ():
-            wake()
+        if partition.followers is not None:
+            partition.followers.wake()

@@ -166,19 +166,10 @@ class FanlogUpstream:
             return
         try:
             async with asyncio.timeout(_LEVEL_SECONDS):
-                await self._visible(partition, offset)
+                await self._core.reading.until_visible(partition, offset)
         except TimeoutError:
             # The mirror is far behind: its readers get the rest from upstream.
             self._core.mirror.skip(partition, offset)
-
-    async def _visible(self, partition: Partition, offset: int) -> None:
-        while partition.visible_end < offset and not partition.topic.deleted:
-            more = asyncio.Event()
-            self._core.reading.when_more(partition, more.set)
-            try:
-                await more.wait()
-            finally:
-                self._core.reading.no_more(partition, more.set)
 
     async def find_offset(self, partition: Partition, start: Start) -> int:
         log = mirror_log(partition)
@@ -241,7 +232,7 @@ class FanlogUpstream:
             except FanlogError as fault:
                 return fault
             if block is not None:
-                await self._visible(partition, block.next_offset)
+                await self._core.reading.until_visible(partition, block.next_offset)
                 return block
             # Upstream has lost batches that were here, and will report it.
             await asyncio.sleep(_PAUSE_SECONDS)

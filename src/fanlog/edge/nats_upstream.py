@@ -414,10 +414,7 @@ class NatsUpstream:
     async def _reach(self, partition: Partition, offset: int) -> None:
         try:
             async with asyncio.timeout(_LEVEL_SECONDS):
-                while partition.visible_end < offset and not partition.topic.deleted:
-                    more = asyncio.Event()
-                    self._core.reading.when_more(partition, more.set)
-                    await more.wait()
+                await self._core.reading.until_visible(partition, offset)
         except TimeoutError:
             self._core.mirror.skip(partition, offset)
 

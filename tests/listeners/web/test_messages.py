@@ -17,6 +17,7 @@ import zstandard
 from fanlog.format.batch import Batch
 from fanlog.format.web import messages_json
 from fanlog.listeners.web import message_pages
+from tests.followed import awaited
 from tests.format.crafted import column, crafted
 from tests.listeners.web.conftest import Serving, Site
 
@@ -93,14 +94,14 @@ async def test_a_long_poll_ends_with_the_message_it_waits_for(serving: Serving) 
         end = (await get(site, f"{URL}?start=latest"))["next"]
         waiting = asyncio.ensure_future(get(site, f"{end}&wait_seconds=30"))
         core = site.listener.bus.core
-        while not any(p.waiters for p in core.catalog.get("orders").partitions):  # noqa: ASYNC110
+        while not any(awaited(p) for p in core.catalog.get("orders").partitions):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         async with site.http.post(URL, data="new") as answer:
             assert answer.status == 200
         page = await waiting
         assert [message["text"] for message in page["messages"]] == ["new"]
         assert "wait_seconds" in page["next"]
-        assert not any(p.waiters for p in core.catalog.get("orders").partitions)
+        assert not any(awaited(p) for p in core.catalog.get("orders").partitions)
 
 
 async def test_a_long_poll_without_messages_ends(serving: Serving) -> None:

@@ -14,6 +14,7 @@ from fanlog.listeners.web import pages
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.compression import choose_encoding
 from fanlog.listeners.web.openapi import TAGS, make_document, operation_id
+from tests.followed import awaited
 from tests.listeners.web.conftest import Serving
 
 
@@ -121,7 +122,7 @@ async def test_a_long_poll_does_not_hold_up_a_drain(serving: Serving) -> None:
 
         polling = asyncio.ensure_future(poll())
         partition = site.listener.core.catalog.get("orders").partitions[0]
-        while not partition.waiters:  # noqa: ASYNC110 - a counter, no event
+        while not awaited(partition):  # noqa: ASYNC110 - a counter, no event
             await asyncio.sleep(0.01)
         loop = asyncio.get_running_loop()
         await site.listener.drain(loop.time() + 3600)

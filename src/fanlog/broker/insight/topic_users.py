@@ -128,15 +128,14 @@ def _readers(
     for partition in topic.partitions:
         yield
         there += partition.readers
-        viewed = list((partition.viewed or {}).values())
-        for cursors in (partition.live or {}, *viewed):
-            for cursor in list(cursors):
-                at_end += 1
-                if not at_end % _A_STEP:
-                    yield
-                if at_end > _LOOKED_AT_MAX:
-                    return (yield from _by_lag(broker, found)), False
-                _add(found, cursor)
+        followers = partition.followers
+        for cursor in () if followers is None else followers.cursors():
+            at_end += 1
+            if not at_end % _A_STEP:
+                yield
+            if at_end > _LOOKED_AT_MAX:
+                return (yield from _by_lag(broker, found)), False
+            _add(found, cursor)
     if at_end < there:
         for cursor in _behind(broker, topic):
             looked_at += 1

@@ -13,6 +13,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.messages.drop_notes import DropKind, DropNotes
+from fanlog.broker.messages.followers import PartitionFollowers
 from fanlog.broker.messages.loader import Loader
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
@@ -57,11 +58,17 @@ class FanOut:
         # Readers that were too slow for the tail and had to read from disk.
         self.catch_ups = 0
 
-    def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
-        """Sends a piece that has just become visible to every live cursor."""
-        if partition.viewed:
-            self._publish_views(partition, piece, base_offset)
-        live = partition.live
+    def publish(
+        self,
+        partition: Partition,
+        followers: PartitionFollowers[Cursor],
+        piece: bytes,
+        base_offset: int,
+    ) -> None:
+        """Sends a piece that has just become visible to every live cursor of the partition."""
+        if followers.viewed:
+            self._publish_views(partition, followers, piece, base_offset)
+        live = followers.live
         if not live:
             return
         size = len(piece)
@@ -102,16 +109,21 @@ class FanOut:
             cursor.live = False
             self._park(cursor)
 
-    def _publish_views(self, partition: Partition, piece: bytes, base_offset: int) -> None:
+    def _publish_views(
+        self,
+        partition: Partition,
+        followers: PartitionFollowers[Cursor],
+        piece: bytes,
+        base_offset: int,
+    ) -> None:
         """The same for cursors with a view: one rendering for all that share it. Its pieces need no
         marker, whichever subscription they belong to."""
-        assert partition.viewed is not None
         self._views_shown = True
         next_offset = partition.visible_end
         shown = LivePiece(self._renderer, partition, piece, base_offset)
         left: list[Cursor] = []
         late: list[Cursor] = []
-        for view, cursors in partition.viewed.items():
+        for view, cursors in followers.viewed.items():
             if shown.is_late(view):
                 late += cursors
                 continue
@@ -187,17 +199,27 @@ class FanOut:
                     self._park(cursor)
         self._renderer.end_turn()
 
+    def add(self, cursor: Cursor) -> None:
+        """A cursor of a subscription: it counts as a reader. Nothing is sent before `start`."""
+        cursor.subscription.cursors.append(cursor)
+        cursor.partition.readers += 1
+
+    def start(self, cursor: Cursor) -> None:
+        """Sends it what there is; then it is live."""
+        cursor.started = True
+        self.pump(cursor)
+
     def show(self, partition: Partition, base_offset: int) -> None:
         """For a mirror whose log continues elsewhere: cursors at the end read again from
         `base_offset`, like those that are behind, and waiting fetches wake up."""
-        viewed = [c for cursors in (partition.viewed or {}).values() for c in cursors]
-        for cursor in [*(partition.live or ()), *viewed]:
+        followers = partition.followers
+        if followers is None:
+            return
+        for cursor in list(followers.cursors()):
             cursor.offset = base_offset
-            self._leave(cursor)
+            followers.leave(cursor)
             self.pump(cursor)
-        waiters, partition.waiters = partition.waiters, None
-        for wake in waiters or ():
-            wake()
+        followers.wake()
 
     def pump(self, cursor: Cursor) -> None:
         """Sends the pieces that the cursor has not seen, until it is live, its socket or window is
@@ -349,37 +371,12 @@ class FanOut:
 
     def _leave(self, cursor: Cursor) -> None:
         """Takes the cursor out of the pass."""
-        if not cursor.live:
-            return
-        cursor.live = False
-        partition, view = cursor.partition, cursor.view
-        if view is None:
-            if partition.live is not None:
-                partition.live.pop(cursor, None)
-        elif partition.viewed is not None and (same := partition.viewed.get(view)) is not None:
-            same.pop(cursor, None)
-            if not same:
-                del partition.viewed[view]
+        followers = cursor.partition.followers
+        if cursor.live and followers is not None:
+            followers.leave(cursor)
 
     def _go_live(self, cursor: Cursor) -> None:
-        partition, view = cursor.partition, cursor.view
-        if view is None:
-            if partition.live is None:
-                partition.live = {}
-            partition.live[cursor] = None
-        else:
-            viewed = partition.viewed or {}
-            if view in viewed:
-                pass
-            elif not viewed or next(reversed(viewed)).rank <= view.rank:
-                # There may be very many: this is quicker than to sort them.
-                viewed[view] = {}
-                partition.viewed = viewed
-            else:
-                ranked = sorted([*viewed, view], key=lambda known: known.rank)
-                viewed = partition.viewed = {known: viewed.get(known, {}) for known in ranked}
-            viewed[view][cursor] = None
-        cursor.live = True
+        cursor.partition.keep_followers().join(cursor)
         cursor.behind = False
         self._disconnectable.pop(cursor, None)
 

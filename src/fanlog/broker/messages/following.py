@@ -23,10 +23,8 @@ def follow(
         cursor = Cursor(subscription, partition, partition.visible_end)
         cursor.view = view
         cursor.several = several or len(topic.partitions) > 1
-        cursor.started = True
-        partition.readers += 1
-        subscription.cursors.append(cursor)
-        fan_out.pump(cursor)
+        fan_out.add(cursor)
+        fan_out.start(cursor)
 
 
 def unfollow(fan_out: FanOut, subscription: BrokerSubscription, topic: BrokerTopic) -> None:

@@ -115,11 +115,9 @@ class _LatestTable:
     def start(self) -> None:
         cursor = self._cursor
         cursor.behind = cursor.offset < self._partition.visible_end
-        cursor.started = True
-        self._partition.readers += 1
-        assert self.feed is not None
-        self.feed.cursors.append(cursor)
-        self._tables.broker.fan_out.pump(cursor)
+        fan_out = self._tables.broker.fan_out
+        fan_out.add(cursor)
+        fan_out.start(cursor)
 
     def end(self, fault: FanlogError) -> None:
         """The table is unused, or has failed. This may happen in the middle of a pass, so its

@@ -87,14 +87,22 @@ class Reading:
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         """Calls `wake` once when more becomes visible, or the topic goes."""
-        if partition.waiters is None:
-            partition.waiters = {}
-        partition.waiters[wake] = None
+        partition.keep_followers().add_wake(wake)
 
     def no_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         """Cancels a `when_more`: the waiting peer is gone, or its time is over."""
-        if partition.waiters is not None:
-            partition.waiters.pop(wake, None)
+        if partition.followers is not None:
+            partition.followers.drop_wake(wake)
+
+    async def until_visible(self, partition: Partition, offset: int) -> None:
+        """Waits until everything below an offset is visible, or the topic goes."""
+        while partition.visible_end < offset and not partition.topic.deleted:
+            more = asyncio.Event()
+            self.when_more(partition, more.set)
+            try:
+                await more.wait()
+            finally:
+                self.no_more(partition, more.set)
 
     async def find_offset(self, partition: Partition, start: Start) -> int:
         """Where `start` lies in a partition."""

@@ -210,16 +210,14 @@ class Subscriptions:
                 joined = by_number.pop(topic.number, None)
                 if joined is not None:
                     subscription.reader.joined(joined)
-                cursor.started = True
-                self._fan_out.pump(cursor)
+                self._fan_out.start(cursor)
             yield
 
     def start_some(self, subscription: BrokerSubscription, cursors: Iterable[Cursor]) -> None:
         """Sets new cursors of a subscription going, few enough to do it at once."""
         self._tell_gaps(subscription)
         for cursor in cursors:
-            cursor.started = True
-            self._fan_out.pump(cursor)
+            self._fan_out.start(cursor)
 
     def _tell_gaps(self, subscription: BrokerSubscription) -> None:
         gaps, subscription.opening_gaps = subscription.opening_gaps, []
@@ -516,8 +514,7 @@ class Subscriptions:
         cursor.behind = offset < partition.visible_end
         if subscription.views is not None:
             cursor.view = subscription.views(partition.topic)
-        partition.readers += 1
-        subscription.cursors.append(cursor)
+        self._fan_out.add(cursor)
         return cursor
 
     async def _begin(

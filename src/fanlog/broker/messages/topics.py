@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fanlog.broker.authority import Permit
+from fanlog.broker.messages.followers import PartitionFollowers
 from fanlog.broker.messages.producers import Producer
 from fanlog.broker.messages.topic_limits import TopicLimits
 from fanlog.broker.messages.wire_forms import AnyView
@@ -58,10 +59,10 @@ class Partition:
     __slots__ = (
         "durability",
         "first_time_us",
+        "followers",
         "idle_mark",
         "index",
         "last_time_us",
-        "live",
         "log",
         "next_offset",
         "parts",
@@ -70,9 +71,7 @@ class Partition:
         "readers",
         "submissions",
         "topic",
-        "viewed",
         "visible_end",
-        "waiters",
     )
 
     def __init__(self, topic: BrokerTopic, index: int, log: PartitionLog) -> None:
@@ -86,18 +85,22 @@ class Partition:
         self.last_time_us = log.last_time_us
         self.ranked_from: int | None = 0 if log.is_ranked else None
         self.readers = 0
-        self.live: dict[Cursor, None] | None = None
-        self.viewed: dict[AnyView, dict[Cursor, None]] | None = None
+        self.followers: PartitionFollowers[Cursor] | None = None
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None
         # Where the log ended when it was last looked for idle producers.
         self.idle_mark = self.next_offset
-        self.waiters: dict[Callable[[], None], None] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.topic.name}/{self.index}"
+
+    def keep_followers(self) -> PartitionFollowers[Cursor]:
+        """Who waits for its next messages, made when there is first somebody."""
+        if self.followers is None:
+            self.followers = PartitionFollowers()
+        return self.followers
 
     def remember_producers(self) -> dict[int, Producer]:
         """The producers by their ids, made when there is first one to remember."""

@@ -171,9 +171,8 @@ class Turns:
         """A deleted topic: whoever waits for more of it hears that none comes."""
         for partition in topic.partitions:
             self.forget(partition)
-            waiters, partition.waiters = partition.waiters, None
-            for wake in waiters or ():
-                wake()
+            if partition.followers is not None:
+                partition.followers.wake()
 
     def forget(self, partition: Partition) -> None:
         """A deleted partition: its tail no longer counts."""
@@ -382,13 +381,14 @@ class Turns:
         fresh, self._fresh = self._fresh, {}
         traced = self._begin_to_show(fresh) if self._sampled.hidden else None
         for partition, (base_offset, pieces) in fresh.items():
-            if partition.live or partition.viewed:
+            followers = partition.followers
+            if followers is None:
+                continue
+            if followers.live or followers.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self._fan_out.publish(partition, piece, base_offset)
-            if partition.waiters is not None:
-                waiters, partition.waiters = partition.waiters, None
-                for wake in waiters:
-                    wake()
+                self._fan_out.publish(partition, followers, piece, base_offset)
+            if followers.wakes is not None:
+                followers.wake()
         self._fan_out.end_turn()
         if traced:
             start_us, readers = traced
@@ -403,9 +403,8 @@ class Turns:
         readers: dict[Partition, int] = {}
         for partition in self._sampled.hidden:
             if partition in fresh:
-                viewed = partition.viewed
-                count = len(partition.live or ())
-                readers[partition] = count + sum(map(len, viewed.values())) if viewed else count
+                followers = partition.followers
+                readers[partition] = 0 if followers is None else followers.count()
         return self._traces.spans.now_us(), readers
 
     def _refuse(

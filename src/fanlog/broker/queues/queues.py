@@ -16,7 +16,6 @@ from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Runtime
 from fanlog.broker.queues.dead_letter_moves import DeadLetterMoves
 from fanlog.broker.queues.dead_letters import DeadLetterWriter
-from fanlog.broker.queues.followers import QueueFollowers
 from fanlog.broker.queues.jobs import JobFailure, Jobs
 from fanlog.broker.queues.ledger import (
     QueueLedger,
@@ -38,6 +37,7 @@ from fanlog.broker.queues.rules import (
     takes_part,
 )
 from fanlog.broker.queues.spans import JobSpan, OffsetRange
+from fanlog.broker.queues.workers_by_name import WorkersByName
 from fanlog.broker.state.ledger import Done, Entry
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -85,7 +85,7 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         self._workers: dict[BrokerSubscription, QueueWorker] = {}
         self._outlets: dict[Outlet, list[QueueWorker]] = {}
-        self._followers = QueueFollowers()
+        self._workers_by_name = WorkersByName()
         self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
         self._outcomes = Outcomes(self)
         self._dead_letter_moves = DeadLetterMoves(DeadLetterWriter(broker), self._ledger, runtime)
@@ -156,7 +156,7 @@ class Queues:
         worker.begin(wanted, subscription, reader, client)
         self._workers[subscription] = worker
         self._outlets.setdefault(outlet, []).append(worker)
-        self._followers.add(worker)
+        self._workers_by_name.add(worker)
         self._broker.subscriptions.reader_came()
         joined = [self._join(worker, topic, appeared=False) for topic in topics]
         self._keep(queue, worker, wanted.holds)
@@ -330,7 +330,7 @@ class Queues:
         beside.remove(worker)
         if not beside:
             del self._outlets[subscription.outlet]
-        self._followers.remove(worker)
+        self._workers_by_name.remove(worker)
         return worker
 
     def _keep(self, queue: Queue, worker: QueueWorker, holds: tuple[HeldJobs, ...]) -> None:
@@ -348,14 +348,14 @@ class Queues:
 
     def wanted(self, name: str) -> bool:
         """Whether a worker waits for a topic of this name."""
-        return self._followers.any_of(name)
+        return self._workers_by_name.any_of(name)
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
         """Workers that want a topic of this name work on it from its first record."""
-        for worker in self._followers.below(topic.name):
+        for worker in self._workers_by_name.below(topic.name):
             if worker.reader is not None:
                 worker.reader.notice(Notice("parent", topic.name))
-        for worker in self._followers.of(topic):
+        for worker in self._workers_by_name.of(topic):
             own_dead_letters = topic.name == worker.queue.settings.dead_letter
             if worker.reader is not None and not own_dead_letters:
                 worker.reader.joined(self._join(worker, topic, appeared=True))
@@ -388,7 +388,7 @@ class Queues:
                 self._ledger.write_or_owe(entries)
         starts = tuple(PartitionOffset(partition.index, 0) for partition in new)
         joined = Joined(topic.number, topic.name, self._broker.epoch, starts)
-        for worker in self._followers.of(topic):
+        for worker in self._workers_by_name.of(topic):
             if worker.reader is not None and topic.number in worker.topics:
                 worker.reader.joined(joined)
                 for partition in new:
@@ -400,7 +400,7 @@ class Queues:
         return [queue for queue in queues if any(n == topic.number for n, _ in queue.partitions)]
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
-        for worker in self._followers.of(topic):
+        for worker in self._workers_by_name.of(topic):
             if worker.reader is not None and topic.number in worker.topics:
                 worker.reader.left(topic.number, topic.name)
         gone: list[Entry] = []
@@ -415,7 +415,7 @@ class Queues:
 
     def followers_of(self, topic: BrokerTopic) -> int:
         """How many workers would take a job of the topic."""
-        return len(self._followers.of(topic))
+        return len(self._workers_by_name.of(topic))
 
     def _join(self, worker: QueueWorker, topic: BrokerTopic, *, appeared: bool) -> Joined:
         worker.topics.add(topic.number)

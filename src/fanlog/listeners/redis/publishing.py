@@ -85,7 +85,7 @@ class Gathering:
         batches: dict[Partition, list[_Run]] = {}
         for run in runs:
             partition = run[0]
-            if partition.viewed and partition.durability is not Durability.FSYNC:
+            if _shown_at_once(partition):
                 self._broker.renderer.record(partition, run[1])
             batch = batches.get(partition)
             if batch is None:
@@ -104,11 +104,7 @@ class Gathering:
         )
         base_offset = partition.next_offset
         self._broker.take(data, 0, self)
-        if (
-            partition.viewed
-            and partition.durability is not Durability.FSYNC
-            and partition.next_offset == base_offset + len(values)
-        ):
+        if _shown_at_once(partition) and partition.next_offset == base_offset + len(values):
             self._broker.renderer.offer(partition, base_offset, values)
 
     # The broker's Origin
@@ -208,6 +204,16 @@ class RedisPublishing:
         wait = self._metering.charge(rates, topic, len(values), size)
         if wait:
             by.throttle(wait)
+
+
+def _shown_at_once(partition: Partition) -> bool:
+    """Whether readers with a view get what is published in the same turn."""
+    followers = partition.followers
+    return (
+        followers is not None
+        and bool(followers.viewed)
+        and partition.durability is not Durability.FSYNC
+    )
 
 
 def _ask(permit: Permit, channel: bytes, shard: bool) -> None:

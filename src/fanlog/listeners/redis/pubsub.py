@@ -387,11 +387,11 @@ class PubSub:
             end = sum(partition.next_offset for partition in topic.partitions)
             readers = sum(partition.readers for partition in topic.partitions)
             # Redis clients that have got everything are joined again when there is more.
-            viewed = [partition.viewed for partition in topic.partitions if partition.viewed]
             live = sum(
                 len(cursors)
-                for views in viewed
-                for view, cursors in views.items()
+                for partition in topic.partitions
+                if partition.followers is not None
+                for view, cursors in partition.followers.viewed.items()
                 if not isinstance(view, RecordView)
             )
             if readers > live or end != known_end:

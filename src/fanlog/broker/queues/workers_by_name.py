@@ -1,4 +1,4 @@
-"""Finds the workers of a topic: each is stored under its topic name or pattern, so that a topic
+"""Finds the workers of a topic: each is registered under its topic name or pattern, so that a topic
 that appears later, or again, goes to the right workers."""
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from fanlog.broker.queues.queue import QueueWorker
 from fanlog.broker.queues.rules import takes_part
 
 
-class QueueFollowers:
+class WorkersByName:
+    """Workers of all queues, by topic names and patterns."""
+
     def __init__(self) -> None:
         self._literal: dict[str, list[QueueWorker]] = {}
         self._patterns: NameTree[QueueWorker] = NameTree()

@@ -1,0 +1,11 @@
+"""Whether somebody waits for messages of a partition, for tests that begin then."""
+
+from __future__ import annotations
+
+from fanlog.broker.messages.topics import Partition
+
+
+def awaited(partition: Partition) -> bool:
+    """Whether a fetch, a long poll or another wake waits for more."""
+    followers = partition.followers
+    return followers is not None and bool(followers.wakes)
