@@ -37,7 +37,7 @@ from fanlog.security.rules import forbidden
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.listeners.native import NativeSession
+    from fanlog.listeners.request_session import RequestSession
 
 # The audit log's action for each change.
 ACTIONS: dict[type[AccountsAsk], str] = {
@@ -143,7 +143,7 @@ def _may(accounts: BrokerAccounts, permit: Permit, ask: MayDo) -> Allowed:
     return Allowed(refusal is None, "" if refusal is None else str(refusal))
 
 
-def accounts(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def accounts(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     ask = decode(AskAccounts, payload).ask
     _check_allowed(session.permit, ask)
 
@@ -164,6 +164,6 @@ def accounts(session: NativeSession, request: int, aux: int, payload: memoryview
     session.later(request, asking())
 
 
-HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {
     FrameKind.ACCOUNTS: accounts,
 }

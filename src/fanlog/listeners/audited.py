@@ -12,7 +12,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import NativeSession
+    from fanlog.listeners.request_session import RequestSession
 
 T = TypeVar("T")
 # Names of a request that has many.
@@ -27,7 +27,7 @@ class AuditedRequest(NamedTuple):
     detail: str = ""
 
 
-Describe = Callable[["NativeSession", memoryview], AuditedRequest | None]
+Describe = Callable[["RequestSession", memoryview], AuditedRequest | None]
 
 
 class Notes:
@@ -44,7 +44,7 @@ class Notes:
         return bool(self._begun)
 
     def begin(
-        self, session: NativeSession, request: int, describe: Describe, payload: memoryview
+        self, session: RequestSession, request: int, describe: Describe, payload: memoryview
     ) -> None:
         try:
             noted = describe(session, payload)
@@ -53,7 +53,7 @@ class Notes:
         if noted is not None:
             self._begun.setdefault(request, []).append(noted)
 
-    def end(self, session: NativeSession, request: int, fault: FanlogError | None = None) -> None:
+    def end(self, session: RequestSession, request: int, fault: FanlogError | None = None) -> None:
         """The request is answered."""
         noted = self._begun.get(request)
         if noted is None:
@@ -79,37 +79,37 @@ def _settings(given: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-def _opened(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _opened(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.OpenTopic, payload)
     if not wanted.create or session.broker.catalog.find(wanted.name) is not None:
         return None
     return AuditedRequest("topic.create", wanted.name, "by publishing")
 
 
-def _created(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _created(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.CreateTopic, payload)
     if wanted.exist_ok and session.broker.catalog.find(wanted.name) is not None:
         return None
     return AuditedRequest("topic.create", wanted.name, _settings(wanted.settings))
 
 
-def _state(session: NativeSession, name: str) -> str:
+def _state(session: RequestSession, name: str) -> str:
     return "group" if session.broker.queues.find(name) is None else "queue"
 
 
-def _reset(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _reset(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.ResetGroup, payload)
     if wanted.dry_run:
         return None
     return AuditedRequest(f"{_state(session, wanted.group)}.reset", wanted.group, wanted.topic)
 
 
-def _group_deleted(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _group_deleted(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     name = decode(messages.NamedGroup, payload).name
     return AuditedRequest(f"{_state(session, name)}.delete", name)
 
 
-def _committed(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _committed(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     """A transaction puts dead letters back or deletes them. One with positions is a group member's,
     whose message has just become a dead letter."""
     wanted = decode(messages.CommitTransaction, payload)
@@ -123,7 +123,7 @@ def _committed(session: NativeSession, payload: memoryview) -> AuditedRequest | 
     return AuditedRequest("dead.replay", _names(dead), f"to {_names(back)}")
 
 
-def _backed_up(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+def _backed_up(session: RequestSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.BackupRequest, payload)
     return AuditedRequest("backup", "") if wanted.action == "begin" else None
 

@@ -11,10 +11,10 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def backup(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def backup(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.BackupRequest, payload)
     session.permit.ask(Verb.ADMIN, "")
     if wanted.action == "begin":
@@ -27,7 +27,7 @@ def backup(session: NativeSession, request: int, aux: int, payload: memoryview) 
         session.answer(request)
 
 
-async def _beginning(session: NativeSession, request: int) -> None:
+async def _beginning(session: RequestSession, request: int) -> None:
     backups = session.broker.backups
     point = await backups.begin()
     if session.is_closed:
@@ -38,9 +38,9 @@ async def _beginning(session: NativeSession, request: int) -> None:
     session.answer(request, begun)
 
 
-async def _reading(session: NativeSession, request: int, wanted: messages.BackupRequest) -> None:
+async def _reading(session: RequestSession, request: int, wanted: messages.BackupRequest) -> None:
     data = await session.broker.backups.read(wanted.point, wanted.file, wanted.at, wanted.bytes)
     session.answer(request, messages.BackupData(data))
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.BACKUP: backup}
+HANDLERS: dict[FrameKind, NativeHandler] = {FrameKind.BACKUP: backup}

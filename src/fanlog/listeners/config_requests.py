@@ -13,7 +13,7 @@ from fanlog.format.settings import ConfigRequest
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
 def settings_of(broker: BrokerCore) -> LiveSettings:
@@ -24,13 +24,13 @@ def settings_of(broker: BrokerCore) -> LiveSettings:
     return broker.settings
 
 
-def config(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def config(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(ConfigRequest, payload)
     session.permit.ask(Verb.ADMIN, "")
     session.later(request, _answering(session, request, wanted))
 
 
-async def _answering(session: NativeSession, request: int, wanted: ConfigRequest) -> None:
+async def _answering(session: RequestSession, request: int, wanted: ConfigRequest) -> None:
     settings, who = settings_of(session.broker), session.permit.who
     if wanted.action == "change":
         changed = await settings.change(who, wanted.values, temporary=wanted.temporary)
@@ -41,4 +41,4 @@ async def _answering(session: NativeSession, request: int, wanted: ConfigRequest
         session.answer(request, settings.show())
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.CONFIG: config}
+HANDLERS: dict[FrameKind, NativeHandler] = {FrameKind.CONFIG: config}

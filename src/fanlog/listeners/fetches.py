@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
 from fanlog.errors import FanlogError, LimitError, allow_more
 from fanlog.format import messages
 from fanlog.format.frames import fetched_head
 from fanlog.format.messages import decode
+from fanlog.listeners.request_session import RequestSession
 
-if TYPE_CHECKING:
-    from fanlog.listeners.native import NativeSession
+
+class FetchingSession(RequestSession, Protocol):
+    """A session with its fetches."""
+
+    fetches: Fetches
 
 
 class Fetches:
@@ -24,7 +28,7 @@ class Fetches:
         self.under_way = 0
         self._waiting: dict[_WaitingFetch, None] = {}
 
-    def take(self, session: NativeSession, request: int, payload: memoryview) -> None:
+    def take(self, session: FetchingSession, request: int, payload: memoryview) -> None:
         """Answers a FETCH, now or when there is something to answer."""
         wanted = decode(messages.Fetch, payload)
         options = session.options
@@ -59,7 +63,7 @@ class _Fetch:
 
     def __init__(
         self,
-        session: NativeSession,
+        session: FetchingSession,
         request: int,
         wanted: messages.Fetch,
         partition: Partition,

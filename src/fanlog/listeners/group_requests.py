@@ -22,7 +22,7 @@ from fanlog.model import GroupInfo, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.listeners.native import NativeSession
+    from fanlog.listeners.request_session import RequestSession
 
 
 # Entries of one page of a listing: a few milliseconds of work.
@@ -34,7 +34,7 @@ _PAGE_NAMES = 4000
 # As a member
 
 
-def join_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def join_group(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.JoinGroup, payload)
     _ask_member(session, wanted)
     if wanted.start is None:
@@ -45,12 +45,14 @@ def join_group(session: NativeSession, request: int, aux: int, payload: memoryvi
         session.later(request, _placing(session, request, aux, wanted, wanted.start))
 
 
-def _ask_member(session: NativeSession, wanted: messages.JoinGroup) -> tuple[tuple[Verb, str], ...]:
+def _ask_member(
+    session: RequestSession, wanted: messages.JoinGroup
+) -> tuple[tuple[Verb, str], ...]:
     return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.GROUP, wanted.group))
 
 
 async def _placing(
-    session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup, start: Start
+    session: RequestSession, request: int, aux: int, wanted: messages.JoinGroup, start: Start
 ) -> None:
     """The group begins at a time, which has to be looked up: then the member joins."""
     try:
@@ -62,7 +64,7 @@ async def _placing(
     _join(session, request, aux, wanted)
 
 
-def _join(session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
+def _join(session: RequestSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
     # Again: permissions may have changed meanwhile.
     asked = _ask_member(session, wanted)
     subscription, epoch = session.broker.groups.join(
@@ -73,11 +75,11 @@ def _join(session: NativeSession, request: int, aux: int, wanted: messages.JoinG
     session.tell_at_start(subscription)
 
 
-def commit(session: NativeSession, number: int, wanted: messages.CommitOffsets) -> None:
+def commit(session: RequestSession, number: int, wanted: messages.CommitOffsets) -> None:
     session.broker.groups.commit(_member(session, number), wanted.positions)
 
 
-def release(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def release(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Release, payload)
     if not wanted.lost:
         session.broker.groups.release(_member(session, aux), wanted)
@@ -90,7 +92,7 @@ def release(session: NativeSession, request: int, aux: int, payload: memoryview)
             session.broker.groups.release(subscription, wanted)
 
 
-def seek(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def seek(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Seek, payload)
     subscription = _member(session, aux)
 
@@ -101,7 +103,7 @@ def seek(session: NativeSession, request: int, aux: int, payload: memoryview) ->
     session.later(request, seeking())
 
 
-def _member(session: NativeSession, number: int) -> BrokerSubscription:
+def _member(session: RequestSession, number: int) -> BrokerSubscription:
     subscription = session.subscriptions.get(number)
     if subscription is None:
         raise FencedError(
@@ -113,26 +115,26 @@ def _member(session: NativeSession, number: int) -> BrokerSubscription:
 # As an operator
 
 
-def _keeper(session: NativeSession, name: str) -> GroupCoordinator | Queues:
+def _keeper(session: RequestSession, name: str) -> GroupCoordinator | Queues:
     """The groups or the queues: a queue is a group of another kind."""
     broker = session.broker
     return broker.groups if broker.queues.find(name) is None else broker.queues
 
 
-def _ask(session: NativeSession, name: str) -> None:
+def _ask(session: RequestSession, name: str) -> None:
     """Operators of a queue need its verb, not that of groups."""
     session.permit.ask(_verb(session, name), name)
 
 
-def _may_see(session: NativeSession, name: str) -> bool:
+def _may_see(session: RequestSession, name: str) -> bool:
     return session.permit.may_see(_verb(session, name), name)
 
 
-def _verb(session: NativeSession, name: str) -> Verb:
+def _verb(session: RequestSession, name: str) -> Verb:
     return Verb.GROUP if session.broker.queues.find(name) is None else Verb.QUEUE
 
 
-def list_groups(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def list_groups(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ListGroups, payload)
     broker = session.broker
 
@@ -174,7 +176,7 @@ def _names(broker: BrokerCore, wanted: messages.ListGroups) -> tuple[list[str], 
     return page, ""
 
 
-def describe_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def describe_group(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
     session.permit.ask_state(_verb(session, name), name)
 
@@ -184,7 +186,7 @@ def describe_group(session: NativeSession, request: int, aux: int, payload: memo
     session.later(request, describing())
 
 
-def reset_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def reset_group(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ResetGroup, payload)
     _ask(session, wanted.group)
 
@@ -198,14 +200,14 @@ def reset_group(session: NativeSession, request: int, aux: int, payload: memoryv
     session.later(request, resetting())
 
 
-def delete_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def delete_group(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
     _ask(session, name)
     _keeper(session, name).delete(name)
     session.answer_durably(request)
 
 
-HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {
     FrameKind.JOIN_GROUP: join_group,
     FrameKind.RELEASE: release,
     FrameKind.SEEK: seek,

@@ -12,10 +12,10 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def delete_records(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.DeleteRecords, payload)
     session.permit.ask(Verb.MANAGE, wanted.topic)
     offsets = {place.partition: place.offset for place in wanted.offsets}
@@ -24,7 +24,7 @@ def delete_records(session: NativeSession, request: int, aux: int, payload: memo
 
 
 async def _deleting(
-    session: NativeSession, request: int, places: list[tuple[Partition, int]]
+    session: RequestSession, request: int, places: list[tuple[Partition, int]]
 ) -> None:
     """One partition after the other; a thread waits for the disk."""
     broker = session.broker
@@ -36,17 +36,17 @@ async def _deleting(
     session.answer(request, messages.Positions(tuple(positions)))
 
 
-def compact_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def compact_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedTopic, payload).name
     session.permit.ask(Verb.MANAGE, name)
     session.later(request, _compacting(session, request, name))
 
 
-async def _compacting(session: NativeSession, request: int, name: str) -> None:
+async def _compacting(session: RequestSession, request: int, name: str) -> None:
     session.answer(request, await session.broker.compact(name))
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.DELETE_RECORDS: delete_records,
     FrameKind.COMPACT_TOPIC: compact_topic,
 }

@@ -16,7 +16,7 @@ from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners.faults import OUR_FAULT
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import NativeSession
+    from fanlog.listeners.request_session import RequestSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -31,7 +31,7 @@ class Certified(Protocol):
     certificate_names: tuple[str, ...]
 
 
-def maybe_known(session: NativeSession, login: Login | None) -> Identity | None:
+def maybe_known(session: RequestSession, login: Login | None) -> Identity | None:
     """The identity of a peer if it is known at once; None if its login has to be checked. Raises
     UnauthenticatedError if the peer shows nothing and has to."""
     gate, who = session.broker.gate, session.permit.who
@@ -48,7 +48,7 @@ class LoggingIn:
     """Checks the login of a hello, which may take a while. The frames after it wait."""
 
     def __init__(
-        self, session: NativeSession, login: Login, let_in: Callable[[Identity], None]
+        self, session: RequestSession, login: Login, let_in: Callable[[Identity], None]
     ) -> None:
         self._session = session
         self._let_in = let_in
@@ -68,7 +68,7 @@ class LoggingIn:
         self._task.cancel()
 
 
-def login(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def login(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     """A fresh token, or a rotated key, of the same account."""
     shown = decode(Login, payload)
 
@@ -90,7 +90,7 @@ def login(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.later(request, logging_in())
 
 
-def vouch(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def vouch(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     """An edge asks for its own clients."""
     asked = decode(messages.Vouch, payload)
     session.permit.ask(Verb.ADMIN, "")
@@ -116,7 +116,7 @@ def vouch(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.later(request, vouching())
 
 
-def logged_in(session: NativeSession) -> messages.LoggedIn:
+def logged_in(session: RequestSession) -> messages.LoggedIn:
     account = session.permit.who.account
     if account is None:
         return messages.LoggedIn()
@@ -124,7 +124,7 @@ def logged_in(session: NativeSession) -> messages.LoggedIn:
     return messages.LoggedIn(account.name, max(left_us / 1e6, 0.001) if left_us else 0.0)
 
 
-HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {
     FrameKind.LOGIN: login,
     FrameKind.VOUCH: vouch,
 }

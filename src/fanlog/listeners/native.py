@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -81,6 +81,7 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
+from fanlog.listeners.request_session import Beginning
 from fanlog.security.connections import CountedAccount
 
 logger = logging.getLogger("fanlog.listeners")
@@ -91,8 +92,6 @@ _REQUESTS_A_TURN = 32
 _JOINED_AT_ONCE = 1000
 
 FrameHandler = Callable[["NativeSession", int, int, memoryview], None]
-# Requests for a subscription that may take a while to begin.
-Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 
 
 class NativeSession:
@@ -715,7 +714,7 @@ def _check_begin(data: bytes) -> None:
 
 
 # Handlers of one subject have their own file: `group_requests.py` and its siblings.
-HANDLERS: dict[FrameKind, FrameHandler] = (
+HANDLERS: Mapping[FrameKind, FrameHandler] = (
     {
         FrameKind.SUBSCRIBE: NativeSession.subscribe,
         FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,

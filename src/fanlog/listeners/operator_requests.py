@@ -18,7 +18,7 @@ from fanlog.listeners.visible_snapshot import seen_by
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -77,7 +77,7 @@ async def close_connections(
     return ConnectionPage(connections=tuple(closed[:_LIMIT_MAX]), total=len(closed))
 
 
-def connections(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def connections(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(ConnectionsRequest, payload)
     session.permit.ask(Verb.ADMIN, "")
 
@@ -95,7 +95,7 @@ def connections(session: NativeSession, request: int, aux: int, payload: memoryv
     session.later(request, answering())
 
 
-def metrics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def metrics(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     session.permit.ask(Verb.DESCRIBE, "")
 
     async def answering() -> None:
@@ -105,7 +105,7 @@ def metrics(session: NativeSession, request: int, aux: int, payload: memoryview)
     session.later(request, answering())
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.CONNECTIONS: connections,
     FrameKind.METRICS: metrics,
 }

@@ -10,14 +10,14 @@ from fanlog.format.pipelines import PipelineRun
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def report(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def report(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     run = decode(PipelineRun, payload)
     session.permit.ask(Verb.GROUP, run.name)
     session.broker.pipelines.report(run)
     session.answer(request)
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.PIPELINE_RUN: report}
+HANDLERS: dict[FrameKind, NativeHandler] = {FrameKind.PIPELINE_RUN: report}

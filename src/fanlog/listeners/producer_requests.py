@@ -12,10 +12,10 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def register_producer(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def register_producer(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.RegisterProducer, payload)
     session.permit.ask(Verb.PRODUCER, wanted.name)
     producers = session.broker.producers
@@ -33,6 +33,6 @@ def register_producer(session: NativeSession, request: int, aux: int, payload: m
     session.answer_durably(request, registered)
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.REGISTER_PRODUCER: register_producer,
 }

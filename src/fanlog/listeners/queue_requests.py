@@ -13,13 +13,13 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import NativeSession
+    from fanlog.listeners.request_session import RequestSession
 
 
 logger = logging.getLogger("fanlog.listeners")
 
 
-def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def work(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
     _ask_worker(session, wanted)
     session.broker.queues.prepare(wanted, session.outlet)
@@ -27,12 +27,12 @@ def work(session: NativeSession, request: int, aux: int, payload: memoryview) ->
     session.when_durable(request, lambda: _begin(session, request, aux, wanted))
 
 
-def _ask_worker(session: NativeSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
+def _ask_worker(session: RequestSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
     session.permit.ask_dead_letter_topic(wanted.settings.get("dead_letter"))
     return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.QUEUE, wanted.queue))
 
 
-def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work) -> None:
+def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Work) -> None:
     """Where the queue begins is durable: it is there."""
     if not session.has_begun(aux, wanted):
         raise ClosedError(f"Subscription {aux} was ended before it began.")
@@ -56,7 +56,7 @@ def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work
     queues.start(subscription)
 
 
-def settle(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def settle(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Settle, payload)
 
     def answer(result: messages.Settled | FanlogError) -> None:
@@ -77,7 +77,7 @@ def settle(session: NativeSession, request: int, aux: int, payload: memoryview) 
     session.broker.queues.settle(subscription, wanted, answer)
 
 
-HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {
     FrameKind.WORK: work,
     FrameKind.SETTLE: settle,
 }

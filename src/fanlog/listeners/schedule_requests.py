@@ -16,7 +16,7 @@ from fanlog.model import PendingMessage, ScheduleInfo
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 T = TypeVar("T", PendingMessage, ScheduleInfo)
 
@@ -24,7 +24,7 @@ T = TypeVar("T", PendingMessage, ScheduleInfo)
 _MESSAGES_MAX = 10_000
 
 
-def cancel(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def cancel(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.CancelScheduled, payload)
     if len(wanted.ids) > _MESSAGES_MAX:
         raise LimitError(f"One request cancels {_MESSAGES_MAX} messages at most: ask twice.")
@@ -41,7 +41,7 @@ def cancel(session: NativeSession, request: int, aux: int, payload: memoryview) 
     session.broker.schedule.cancel(list(wanted.ids), cancelled)
 
 
-def list_scheduled(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def list_scheduled(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ListScheduled, payload)
     wanted = msgspec.structs.replace(wanted, count=max(1, min(wanted.count, _MESSAGES_MAX)))
 
@@ -54,7 +54,7 @@ def list_scheduled(session: NativeSession, request: int, aux: int, payload: memo
     session.broker.schedule.page(wanted, listed)
 
 
-def _seen(session: NativeSession, page: messages.ScheduledPage) -> messages.ScheduledPage:
+def _seen(session: RequestSession, page: messages.ScheduledPage) -> messages.ScheduledPage:
     """The entries of a page that the peer may see."""
     permit = session.permit
     if not permit.guarded:
@@ -76,7 +76,7 @@ def _without_key(permit: Permit, shown: T) -> T:
     return msgspec.structs.replace(shown, key=None)
 
 
-def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def add(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.AddSchedule, payload)
     session.permit.ask(Verb.PUBLISH, wanted.topic)
     session.permit.ask(Verb.SCHEDULE, wanted.name)
@@ -91,7 +91,7 @@ def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> 
 
 
 def _when_allowed(
-    session: NativeSession, request: int, name: str, resume: Callable[[], None]
+    session: RequestSession, request: int, name: str, resume: Callable[[], None]
 ) -> None:
     """Continues when the schedules are loaded. A client that changes or removes a schedule must be
     allowed to publish to its topic: names are easy to guess."""
@@ -109,7 +109,7 @@ def _when_allowed(
     schedule.when_ready(known)
 
 
-def list_schedules(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def list_schedules(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     after = decode(messages.ListSchedules, payload).after
     schedule = session.broker.schedule
 
@@ -128,7 +128,7 @@ def list_schedules(session: NativeSession, request: int, aux: int, payload: memo
     schedule.when_ready(listed)
 
 
-def remove(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def remove(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.RemoveSchedule, payload).name
     session.permit.ask(Verb.SCHEDULE, name)
 
@@ -141,7 +141,7 @@ def remove(session: NativeSession, request: int, aux: int, payload: memoryview) 
     _when_allowed(session, request, name, lambda: session.broker.schedule.remove(name, removed))
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.CANCEL_SCHEDULED: cancel,
     FrameKind.LIST_SCHEDULED: list_scheduled,
     FrameKind.ADD_SCHEDULE: add,

@@ -18,13 +18,13 @@ from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
 logger = logging.getLogger("fanlog.listeners")
 
 
-def open_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def open_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.OpenTopic, payload)
     if wanted.create and wanted.name not in (SCHEDULED_TOPIC, SIGNALS_TOPIC):
         check_public_name(wanted.name)
@@ -35,7 +35,7 @@ def open_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
     session.answer(request, _opened(session, topic))
 
 
-def _ask_to_open(session: NativeSession, wanted: messages.OpenTopic) -> None:
+def _ask_to_open(session: RequestSession, wanted: messages.OpenTopic) -> None:
     """Publishers are refused here, and not with each batch. A peer that does not create the topic
     may be a reader as well."""
     if wanted.name == SCHEDULED_TOPIC:
@@ -46,7 +46,7 @@ def _ask_to_open(session: NativeSession, wanted: messages.OpenTopic) -> None:
         session.permit.ask_any((Verb.PUBLISH, Verb.SUBSCRIBE, Verb.DESCRIBE), wanted.name)
 
 
-def _opened(session: NativeSession, topic: BrokerTopic) -> messages.TopicOpened:
+def _opened(session: RequestSession, topic: BrokerTopic) -> messages.TopicOpened:
     return messages.TopicOpened(
         topic.name,
         topic.number,
@@ -56,7 +56,7 @@ def _opened(session: NativeSession, topic: BrokerTopic) -> messages.TopicOpened:
     )
 
 
-def create_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def create_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.CreateTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
     broker = session.broker
@@ -75,14 +75,14 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
     session.answer(request, topic.info())
 
 
-def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def grow_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.GrowTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
     changed = _changed(session, request)
     session.broker.grow_topic(wanted.name, wanted.partitions, changed)
 
 
-def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def alter_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.AlterTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
     session.permit.check_owner(wanted.settings)
@@ -90,7 +90,7 @@ def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryv
     session.broker.alter_topic(wanted.name, wanted.settings, changed)
 
 
-def _changed(session: NativeSession, request: int) -> Callable[[BrokerTopic | FanlogError], None]:
+def _changed(session: RequestSession, request: int) -> Callable[[BrokerTopic | FanlogError], None]:
     """Answers with the topic's new state, or with the error."""
 
     def answer(got: BrokerTopic | FanlogError) -> None:
@@ -102,7 +102,7 @@ def _changed(session: NativeSession, request: int) -> Callable[[BrokerTopic | Fa
     return answer
 
 
-def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def list_topics(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     page = session.broker.list_topics(decode(messages.ListTopics, payload))
     permit = session.permit
     if permit.guarded:
@@ -111,13 +111,13 @@ def list_topics(session: NativeSession, request: int, aux: int, payload: memoryv
     session.answer(request, page)
 
 
-def describe_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def describe_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedTopic, payload).name
     session.permit.ask(Verb.DESCRIBE, name)
     session.answer(request, session.broker.describe(name))
 
 
-def delete_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def delete_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedTopic, payload).name
     session.permit.ask(Verb.MANAGE, name)
 
@@ -131,20 +131,20 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
     session.later(request, deleting())
 
 
-def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def committed(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.FindCommitted, payload)
     session.permit.ask(Verb.GROUP, wanted.durable)
     positions = session.broker.durable.positions(wanted.durable)
     session.answer(request, messages.Positions(positions))
 
 
-def find_offsets(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def find_offsets(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.FindOffsets, payload)
     session.permit.ask(Verb.DESCRIBE, wanted.topic)
     session.later(request, _finding(session, request, wanted))
 
 
-async def _finding(session: NativeSession, request: int, wanted: messages.FindOffsets) -> None:
+async def _finding(session: RequestSession, request: int, wanted: messages.FindOffsets) -> None:
     found = await session.broker.reading.find_offsets(
         session.broker.catalog.get(wanted.topic), wanted.start
     )
@@ -157,12 +157,12 @@ async def _finding(session: NativeSession, request: int, wanted: messages.FindOf
     )
 
 
-def status(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def status(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     session.permit.ask(Verb.DESCRIBE, "")
     session.answer(request, session.broker.status())
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.OPEN_TOPIC: open_topic,
     FrameKind.CREATE_TOPIC: create_topic,
     FrameKind.GROW_TOPIC: grow_topic,

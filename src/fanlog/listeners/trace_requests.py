@@ -16,7 +16,7 @@ from fanlog.telemetry.tracing.spans import SPANS_KEPT_MAX, Span, SpanLog
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
 def find_spans(log: SpanLog, wanted: ListTraces, permit: Permit) -> TracesPage:
@@ -64,9 +64,9 @@ def _trace_id(given: str) -> bytes:
     return found
 
 
-def list_traces(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def list_traces(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(ListTraces, payload)
     session.answer(request, find_spans(session.broker.traces.spans, wanted, session.permit))
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {FrameKind.TRACES: list_traces}
+HANDLERS: dict[FrameKind, NativeHandler] = {FrameKind.TRACES: list_traces}

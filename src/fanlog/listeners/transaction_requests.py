@@ -13,10 +13,10 @@ from fanlog.format.messages import decode
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def begin(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.BeginTransaction, payload)
     if wanted.id:
         session.permit.ask(Verb.PRODUCER, wanted.id)
@@ -24,7 +24,7 @@ def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.answer(request, begun)
 
 
-def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def stage(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     if len(payload) < TICKET_BYTES:
         raise ProtocolError(f"A STAGE frame begins with a ticket of {TICKET_BYTES} bytes.")
     ticket = payload[:TICKET_BYTES].hex()
@@ -34,7 +34,7 @@ def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.answer(request)
 
 
-def commit(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def commit(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     def tell(outcome: messages.TransactionCommitted | FanlogError) -> None:
         if isinstance(outcome, FanlogError):
             session.fail(request, outcome)
@@ -57,12 +57,12 @@ def commit(session: NativeSession, request: int, aux: int, payload: memoryview) 
     session.broker.transactions.commit(wanted, tell)
 
 
-def abort(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def abort(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     session.broker.transactions.abort(decode(messages.AbortTransaction, payload).ticket)
     session.answer(request)
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.BEGIN_TRANSACTION: begin,
     FrameKind.STAGE: stage,
     FrameKind.COMMIT_TRANSACTION: commit,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fanlog.config import RedisOptions
 from fanlog.listeners.redis.commands import COMMANDS
-from fanlog.listeners.redis.state import REDIS_VERSION
+from fanlog.listeners.redis.peer import REDIS_VERSION
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "redis.md").read_text(encoding="utf-8")
 

@@ -12,9 +12,9 @@ from fanlog.broker.slices import SLICE_US
 from fanlog.config import RedisOptions
 from fanlog.errors import LogFailedError
 from fanlog.format.resp import PipelineReader
+from fanlog.listeners.redis.peer import ServerState
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
-from fanlog.listeners.redis.state import ServerState
 from tests.broker.stage import Peer, Stage, stage
 from tests.listeners.redis.wire import command, push
 

@@ -19,15 +19,14 @@ from fanlog.errors import FanlogError
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.resp_replies import OK, Distinct, ErrorReply, MapReply, RespReply
 from fanlog.identity import Account, Identity, Role, Rules, Verb
-from fanlog.listeners.redis.command_spec import CommandHandler, CommandSpec
 from fanlog.listeners.redis.connection_commands import maybe_number, text_of
 from fanlog.listeners.redis.login import DEFAULT_ACCOUNT
+from fanlog.listeners.redis.peer import CommandHandler, CommandSpec, RedisPeer
 from fanlog.listeners.redis.pubsub_commands import help_lines
 from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 _PUBLISHING = ("publish", "spublish")
 _FOLLOWING = ("subscribe", "psubscribe", "ssubscribe")
@@ -73,7 +72,7 @@ class _Shown(NamedTuple):
     selectors: tuple[tuple[str, str], ...] = ()
 
 
-def _accounts(session: RedisSession) -> Iterator[Account]:
+def _accounts(session: RedisPeer) -> Iterator[Account]:
     """All accounts by name; without logins the one that everybody uses."""
     gate = session.state.broker.gate
     if not isinstance(gate, SecurityGate):
@@ -93,12 +92,12 @@ def _accounts(session: RedisSession) -> Iterator[Account]:
             yield found
 
 
-def _maybe_account(session: RedisSession, word: bytes) -> Account | None:
+def _maybe_account(session: RedisPeer, word: bytes) -> Account | None:
     name = text_of(word)
     return next((account for account in _accounts(session) if account.name == name), None)
 
 
-def _shown(session: RedisSession, account: Account) -> _Shown:
+def _shown(session: RedisPeer, account: Account) -> _Shown:
     flags = ("on",)
     if not session.state.broker.gate.guarded:
         flags += (
@@ -140,7 +139,7 @@ def _patterns(
     return _ALL if account.rules.role in roles else ()
 
 
-def _allowed(session: RedisSession, permit: Permit) -> Iterator[str]:
+def _allowed(session: RedisPeer, permit: Permit) -> Iterator[str]:
     """The commands that are not about one channel."""
     for spec in session.commands.values():
         if spec.name in (*_PUBLISHING, *_FOLLOWING):
@@ -160,7 +159,7 @@ def _globs(patterns: tuple[str, ...]) -> str:
     return " ".join("&" + pattern.replace(">", "*") for pattern in patterns)
 
 
-def _line(session: RedisSession, account: Account) -> str:
+def _line(session: RedisPeer, account: Account) -> str:
     shown = _shown(session, account)
     selectors = [f"(resetchannels {channels} {names})" for names, channels in shown.selectors]
     channels = shown.channels if shown.channels == "&*" else f"resetchannels {shown.channels}"
@@ -168,19 +167,19 @@ def _line(session: RedisSession, account: Account) -> str:
     return " ".join(("user", account.name, *filter(None, words)))
 
 
-def _whoami(session: RedisSession, words: Command) -> RespReply:
+def _whoami(session: RedisPeer, words: Command) -> RespReply:
     return session.user.encode()
 
 
-def _list(session: RedisSession, words: Command) -> RespReply:
+def _list(session: RedisPeer, words: Command) -> RespReply:
     return [_line(session, account).encode() for account in _accounts(session)]
 
 
-def _users(session: RedisSession, words: Command) -> RespReply:
+def _users(session: RedisPeer, words: Command) -> RespReply:
     return [account.name.encode() for account in _accounts(session)]
 
 
-def _getuser(session: RedisSession, words: Command) -> RespReply:
+def _getuser(session: RedisPeer, words: Command) -> RespReply:
     account = _maybe_account(session, words[2])
     if account is None:
         return None
@@ -207,7 +206,7 @@ def _getuser(session: RedisSession, words: Command) -> RespReply:
     )
 
 
-def _cat(session: RedisSession, words: Command) -> RespReply:
+def _cat(session: RedisPeer, words: Command) -> RespReply:
     if len(words) > 3:
         return ErrorReply("ERR wrong number of arguments for 'acl|cat' command")
     specs = [
@@ -220,7 +219,7 @@ def _cat(session: RedisSession, words: Command) -> RespReply:
     return found or ErrorReply(f"ERR Unknown category '{text_of(words[2])}'")
 
 
-def _genpass(session: RedisSession, words: Command) -> RespReply:
+def _genpass(session: RedisPeer, words: Command) -> RespReply:
     bits = _PASSWORD_BITS if len(words) == 2 else maybe_number(words[2])
     if len(words) > 3 or bits is None or not 0 < bits <= _PASSWORD_BITS_MAX:
         return ErrorReply(
@@ -231,12 +230,12 @@ def _genpass(session: RedisSession, words: Command) -> RespReply:
     return secrets.token_hex(digits)[:digits].encode()
 
 
-def _log(session: RedisSession, words: Command) -> RespReply:
+def _log(session: RedisPeer, words: Command) -> RespReply:
     """Denials are in the audit log."""
     return OK if len(words) == 3 and words[2].upper() == b"RESET" else []
 
 
-def _dryrun(session: RedisSession, words: Command) -> RespReply:
+def _dryrun(session: RedisPeer, words: Command) -> RespReply:
     account = _maybe_account(session, words[2])
     if account is None:
         return ErrorReply(f"ERR User '{text_of(words[2])}' not found")
@@ -291,11 +290,11 @@ def _part(
     )
 
 
-def _help(session: RedisSession, words: Command) -> RespReply:
+def _help(session: RedisPeer, words: Command) -> RespReply:
     return help_lines(_HELP)
 
 
-def _elsewhere(session: RedisSession, words: Command) -> RespReply:
+def _elsewhere(session: RedisPeer, words: Command) -> RespReply:
     return _ELSEWHERE
 
 

@@ -15,7 +15,6 @@ from fanlog.format.resp_replies import (
     Verbatim,
 )
 from fanlog.identity import Verb
-from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import (
     SYNTAX,
     is_plain,
@@ -23,11 +22,11 @@ from fanlog.listeners.redis.connection_commands import (
     set_name,
     text_of,
 )
+from fanlog.listeners.redis.peer import CommandSpec, RedisPeer
 from fanlog.listeners.redis.pubsub_commands import help_lines
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 _TYPES = ("normal", "master", "replica", "slave", "pubsub")
 
@@ -73,11 +72,11 @@ HELP
     Prints this help."""
 
 
-def kind_of(session: RedisSession) -> str:
+def kind_of(session: RedisPeer) -> str:
     return "pubsub" if session.subscribed else "normal"
 
 
-def line_of(session: RedisSession) -> str:
+def line_of(session: RedisPeer) -> str:
     """A connection as CLIENT LIST shows it."""
     now = session.state.now()
     flags = ("P" if session.subscribed else "") + ("x" if session.queue is not None else "")
@@ -116,15 +115,15 @@ def line_of(session: RedisSession) -> str:
     return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
-def _id(session: RedisSession, words: Command) -> RespReply:
+def _id(session: RedisPeer, words: Command) -> RespReply:
     return session.number
 
 
-def _info(session: RedisSession, words: Command) -> RespReply:
+def _info(session: RedisPeer, words: Command) -> RespReply:
     return Verbatim(line_of(session) + "\n")
 
 
-def _list(session: RedisSession, words: Command) -> RespReply:
+def _list(session: RedisPeer, words: Command) -> RespReply:
     sessions = list(session.state.sessions.values())
     if len(words) == 4 and words[2].upper() == b"TYPE":
         kind = text_of(words[3]).lower()
@@ -142,15 +141,15 @@ def _list(session: RedisSession, words: Command) -> RespReply:
     return Verbatim("".join(line_of(other) + "\n" for other in sessions))
 
 
-def _setname(session: RedisSession, words: Command) -> RespReply:
+def _setname(session: RedisPeer, words: Command) -> RespReply:
     return set_name(session, words[2]) or OK
 
 
-def _getname(session: RedisSession, words: Command) -> RespReply:
+def _getname(session: RedisPeer, words: Command) -> RespReply:
     return session.name or None
 
 
-def _setinfo(session: RedisSession, words: Command) -> RespReply:
+def _setinfo(session: RedisPeer, words: Command) -> RespReply:
     option = words[2].lower()
     if option not in (b"lib-name", b"lib-ver"):
         return ErrorReply(f"ERR Unrecognized option '{text_of(words[2])}'")
@@ -163,7 +162,7 @@ def _setinfo(session: RedisSession, words: Command) -> RespReply:
     return OK
 
 
-def _reply(session: RedisSession, words: Command) -> RespReply:
+def _reply(session: RedisPeer, words: Command) -> RespReply:
     mode = words[2].upper()
     if mode == b"ON":
         session.replies = "on"
@@ -178,7 +177,7 @@ def _reply(session: RedisSession, words: Command) -> RespReply:
     return SYNTAX
 
 
-def _no_evict(session: RedisSession, words: Command) -> RespReply:
+def _no_evict(session: RedisPeer, words: Command) -> RespReply:
     mode = words[2].upper()
     if mode not in (b"ON", b"OFF"):
         return SYNTAX
@@ -186,11 +185,11 @@ def _no_evict(session: RedisSession, words: Command) -> RespReply:
     return OK
 
 
-def _no_touch(session: RedisSession, words: Command) -> RespReply:
+def _no_touch(session: RedisPeer, words: Command) -> RespReply:
     return OK if words[2].upper() in (b"ON", b"OFF") else SYNTAX
 
 
-def _tracking(session: RedisSession, words: Command) -> RespReply:
+def _tracking(session: RedisPeer, words: Command) -> RespReply:
     if words[2].upper() == b"OFF" and len(words) == 3:
         return OK
     if words[2].upper() == b"ON":
@@ -198,20 +197,20 @@ def _tracking(session: RedisSession, words: Command) -> RespReply:
     return SYNTAX
 
 
-def _getredir(session: RedisSession, words: Command) -> RespReply:
+def _getredir(session: RedisPeer, words: Command) -> RespReply:
     return -1
 
 
-def _trackinginfo(session: RedisSession, words: Command) -> RespReply:
+def _trackinginfo(session: RedisPeer, words: Command) -> RespReply:
     return MapReply({b"flags": Distinct([b"off"]), b"redirect": -1, b"prefixes": []})
 
 
 class _KillFilter:
     """Which connections a CLIENT KILL means."""
 
-    def __init__(self, caller: RedisSession) -> None:
+    def __init__(self, caller: RedisPeer) -> None:
         self._caller = caller
-        self._tests: list[Callable[[RedisSession], bool]] = []
+        self._tests: list[Callable[[RedisPeer], bool]] = []
         self._skip_caller = True
 
     def add(self, option: bytes, value: bytes) -> ErrorReply | None:
@@ -239,7 +238,7 @@ class _KillFilter:
             return SYNTAX
         return None
 
-    def found(self) -> list[RedisSession]:
+    def found(self) -> list[RedisPeer]:
         return [
             other
             for other in self._caller.state.sessions.values()
@@ -248,7 +247,7 @@ class _KillFilter:
         ]
 
 
-def _kill_one(session: RedisSession, address: str) -> RespReply:
+def _kill_one(session: RedisPeer, address: str) -> RespReply:
     """The old form, which may also mean the caller."""
     for other in session.state.sessions.values():
         if other.peer == address:
@@ -257,7 +256,7 @@ def _kill_one(session: RedisSession, address: str) -> RespReply:
     return ErrorReply("ERR No such client")
 
 
-def _cut_off(caller: RedisSession, other: RedisSession) -> None:
+def _cut_off(caller: RedisPeer, other: RedisPeer) -> None:
     who = caller.permit.who
     caller.state.broker.audit.note(who, "connection.close", other.peer, "ok", "redis")
     if other is caller:
@@ -266,7 +265,7 @@ def _cut_off(caller: RedisSession, other: RedisSession) -> None:
         other.outlet.finish()
 
 
-def _kill(session: RedisSession, words: Command) -> RespReply:
+def _kill(session: RedisPeer, words: Command) -> RespReply:
     if len(words) == 3:
         return _kill_one(session, text_of(words[2]))
     wanted = _KillFilter(session)
@@ -285,7 +284,7 @@ def _kill(session: RedisSession, words: Command) -> RespReply:
 def _part(
     name: str,
     arity: int,
-    handler: Callable[[RedisSession, Command], RespReply],
+    handler: Callable[[RedisPeer, Command], RespReply],
     summary: str,
     *,
     since: str = "2.4.0",

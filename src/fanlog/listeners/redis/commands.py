@@ -13,11 +13,10 @@ from fanlog.listeners.redis import pubsub_commands as pubsub
 from fanlog.listeners.redis import server_commands as server
 from fanlog.listeners.redis.acl_commands import ACL_PARTS
 from fanlog.listeners.redis.client_commands import CLIENT_PARTS
-from fanlog.listeners.redis.command_spec import CommandSpec
+from fanlog.listeners.redis.peer import CommandSpec, RedisPeer
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 _ARGUMENTS_SHOWN_BYTES = 128
 
@@ -106,27 +105,27 @@ def _named(word: bytes) -> CommandSpec | None:
     return command if command is None or not part else command.subcommands.get(part)
 
 
-def _command(session: RedisSession, words: Command) -> RespReply:
+def _command(session: RedisPeer, words: Command) -> RespReply:
     return [_described(command) for command in COMMANDS.values()]
 
 
-def _count(session: RedisSession, words: Command) -> RespReply:
+def _count(session: RedisPeer, words: Command) -> RespReply:
     return len(COMMANDS)
 
 
-def _info(session: RedisSession, words: Command) -> RespReply:
+def _info(session: RedisPeer, words: Command) -> RespReply:
     if len(words) == 2:
         return _command(session, words)
     found = map(_named, words[2:])
     return [None if command is None else _described(command) for command in found]
 
 
-def _docs(session: RedisSession, words: Command) -> RespReply:
+def _docs(session: RedisPeer, words: Command) -> RespReply:
     found = map(_named, words[2:]) if len(words) > 2 else COMMANDS.values()
     return MapReply({c.name.encode(): _documented(c) for c in found if c is not None})
 
 
-def _list(session: RedisSession, words: Command) -> RespReply:
+def _list(session: RedisPeer, words: Command) -> RespReply:
     names = [name.encode() for name in COMMANDS]
     if len(words) == 2:
         return names
@@ -143,7 +142,7 @@ def _list(session: RedisSession, words: Command) -> RespReply:
 
 
 def _part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
+    name: str, arity: int, handler: Callable[[RedisPeer, Command], RespReply], summary: str
 ) -> CommandSpec:
     return CommandSpec(
         name=f"command|{name}",
@@ -173,7 +172,7 @@ _FOLLOWING = ("pubsub", "noscript", "loading", "stale")
 _CONNECTION = ("noscript", "loading", "stale", "fast", "no_auth", "allow_busy")
 
 
-def _publishing(name: str, handler: Callable[[RedisSession, Command], RespReply]) -> CommandSpec:
+def _publishing(name: str, handler: Callable[[RedisPeer, Command], RespReply]) -> CommandSpec:
     shard = name == "spublish"
     return CommandSpec(
         name=name,
@@ -189,7 +188,7 @@ def _publishing(name: str, handler: Callable[[RedisSession, Command], RespReply]
 
 
 def _following(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
+    name: str, arity: int, handler: Callable[[RedisPeer, Command], RespReply], summary: str
 ) -> CommandSpec:
     shard = name in ("ssubscribe", "sunsubscribe")
     return CommandSpec(
@@ -210,7 +209,7 @@ def _following(
 def _simple(
     name: str,
     arity: int,
-    handler: Callable[[RedisSession, Command], RespReply],
+    handler: Callable[[RedisPeer, Command], RespReply],
     summary: str,
     since: str,
     *,
@@ -240,7 +239,7 @@ def _simple(
 def _container(
     name: str,
     parts: dict[str, CommandSpec],
-    handler: Callable[[RedisSession, Command], RespReply],
+    handler: Callable[[RedisPeer, Command], RespReply],
     summary: str,
     group: str,
 ) -> CommandSpec:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from fanlog.format.resp_replies import OK, ErrorReply, MapReply, RespReply, Simple
 from fanlog.listeners.redis.login import DEFAULT_USER, NO_PASSWORD, log_in
-from fanlog.listeners.redis.state import REDIS_VERSION
+from fanlog.listeners.redis.peer import REDIS_VERSION, RedisPeer
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -41,7 +40,7 @@ def is_plain(word: bytes) -> bool:
     return _PLAIN.fullmatch(word) is not None
 
 
-def ping(session: RedisSession, words: Command) -> RespReply:
+def ping(session: RedisPeer, words: Command) -> RespReply:
     if len(words) > 2:
         return ErrorReply("ERR wrong number of arguments for 'ping' command")
     if session.subscribed and not session.resp3:
@@ -49,16 +48,16 @@ def ping(session: RedisSession, words: Command) -> RespReply:
     return words[1] if len(words) == 2 else Simple("PONG")
 
 
-def echo(session: RedisSession, words: Command) -> RespReply:
+def echo(session: RedisPeer, words: Command) -> RespReply:
     return words[1]
 
 
-def quit_(session: RedisSession, words: Command) -> RespReply:
+def quit_(session: RedisPeer, words: Command) -> RespReply:
     session.end()
     return OK
 
 
-def reset(session: RedisSession, words: Command) -> RespReply:
+def reset(session: RedisPeer, words: Command) -> RespReply:
     session.drop_queue()
     session.unsubscribe_all()
     session.speak(2)
@@ -68,7 +67,7 @@ def reset(session: RedisSession, words: Command) -> RespReply:
     return Simple("RESET")
 
 
-def auth(session: RedisSession, words: Command) -> RespReply:
+def auth(session: RedisPeer, words: Command) -> RespReply:
     if len(words) > 3:
         return SYNTAX
     if len(words) == 2 and not session.state.guarded:
@@ -77,7 +76,7 @@ def auth(session: RedisSession, words: Command) -> RespReply:
     return log_in(session, user, words[-1], lambda: OK)
 
 
-def set_name(session: RedisSession, name: bytes) -> ErrorReply | None:
+def set_name(session: RedisPeer, name: bytes) -> ErrorReply | None:
     if not is_plain(name):
         return _BAD_NAME
     session.name = name
@@ -85,7 +84,7 @@ def set_name(session: RedisSession, name: bytes) -> ErrorReply | None:
     return None
 
 
-def hello(session: RedisSession, words: Command) -> RespReply:
+def hello(session: RedisPeer, words: Command) -> RespReply:
     version = 3 if session.resp3 else 2
     if len(words) > 1:
         given = maybe_number(words[1])
@@ -112,7 +111,7 @@ def hello(session: RedisSession, words: Command) -> RespReply:
     return _greeting(session, version, name)
 
 
-def _greeting(session: RedisSession, version: int, name: bytes | None) -> RespReply:
+def _greeting(session: RedisPeer, version: int, name: bytes | None) -> RespReply:
     """The answer to HELLO."""
     if not session.trusted:
         return ErrorReply(
@@ -137,7 +136,7 @@ def _greeting(session: RedisSession, version: int, name: bytes | None) -> RespRe
     )
 
 
-def select(session: RedisSession, words: Command) -> RespReply:
+def select(session: RedisPeer, words: Command) -> RespReply:
     number = maybe_number(words[1])
     if number is None or not -(1 << 31) <= number < 1 << 31:
         return NOT_A_NUMBER
@@ -147,14 +146,14 @@ def select(session: RedisSession, words: Command) -> RespReply:
     return OK
 
 
-def multi(session: RedisSession, words: Command) -> RespReply:
+def multi(session: RedisPeer, words: Command) -> RespReply:
     if session.queue is not None:
         return ErrorReply("ERR MULTI calls can not be nested")
     session.begin_queue()
     return OK
 
 
-def exec_(session: RedisSession, words: Command) -> RespReply:
+def exec_(session: RedisPeer, words: Command) -> RespReply:
     if session.queue is None:
         return ErrorReply("ERR EXEC without MULTI")
     if session.queue_failed:
@@ -163,7 +162,7 @@ def exec_(session: RedisSession, words: Command) -> RespReply:
     return session.run_queue()
 
 
-def discard(session: RedisSession, words: Command) -> RespReply:
+def discard(session: RedisPeer, words: Command) -> RespReply:
     if session.queue is None:
         return ErrorReply("ERR DISCARD without MULTI")
     session.drop_queue()

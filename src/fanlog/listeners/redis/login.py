@@ -14,15 +14,12 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fanlog.errors import FanlogError, RateLimitedError, UnauthenticatedError
 from fanlog.format.resp_replies import ErrorReply, RespReply
 from fanlog.identity import Account, Login, Rules
+from fanlog.listeners.redis.peer import RedisPeer
 from fanlog.security.keys import PREFIX
-
-if TYPE_CHECKING:
-    from fanlog.listeners.redis.session import RedisSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -44,7 +41,7 @@ _TOKEN_BEGIN = "eyJ"
 
 
 def log_in(
-    session: RedisSession, user: bytes, password: bytes, then: Callable[[], RespReply]
+    session: RedisPeer, user: bytes, password: bytes, then: Callable[[], RespReply]
 ) -> RespReply:
     """Logs a client in and answers with `then`, or with the error. If that takes a while, the reply
     follows, and later commands wait."""
@@ -60,7 +57,7 @@ def log_in(
     return session.wait_for(work())
 
 
-def _by_password(session: RedisSession, user: bytes, password: bytes) -> ErrorReply | None:
+def _by_password(session: RedisPeer, user: bytes, password: bytes) -> ErrorReply | None:
     """Without accounts: there is one password, or none."""
     wanted = session.state.options.password.encode()
     watch, who = session.state.broker.metering.logins, session.arrived
@@ -82,7 +79,7 @@ def _by_password(session: RedisSession, user: bytes, password: bytes) -> ErrorRe
     return None
 
 
-async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> ErrorReply | None:
+async def _by_gate(session: RedisPeer, user: bytes, password: bytes) -> ErrorReply | None:
     broker, who = session.state.broker, session.arrived
     wanted = session.state.options.password.encode()
     try:
@@ -107,7 +104,7 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Error
     return None
 
 
-def _cut_off(session: RedisSession) -> None:
+def _cut_off(session: RedisPeer) -> None:
     """A client that logs in again may still follow channels that only its earlier account could
     read. It would keep them, whatever happens to that account."""
     forbidden = session.maybe_forbidden()

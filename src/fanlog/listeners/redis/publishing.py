@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import Partition
-    from fanlog.listeners.redis.pubsub import PubSub
     from fanlog.listeners.redis.replies import Owed, Replies
 
 # At this size the gathered messages go to the broker, so that a batch is not larger than a read.
@@ -41,6 +40,17 @@ class PublishingConnection(Protocol):
     def throttle(self, seconds: float) -> None:
         """Takes no further command for this time."""
         ...
+
+
+class ChannelRoutes(Protocol):
+    """The channels, as far as publishing needs them."""
+
+    gathering: Gathering
+
+    def route(
+        self, name: bytes, number: int, *, shard: bool, owner: str = ""
+    ) -> Partition | None: ...
+    def readers_of(self, partition: Partition) -> int: ...
 
 
 # Messages of one connection to one partition, and the position of their reply.
@@ -144,7 +154,7 @@ class RedisPublishing:
     )
 
     def __init__(
-        self, pubsub: PubSub, replies: Replies, permit: Permit, metering: Metering
+        self, pubsub: ChannelRoutes, replies: Replies, permit: Permit, metering: Metering
     ) -> None:
         self._permit = permit
         self._guarded = permit.guarded

@@ -10,12 +10,11 @@ from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import NO_REPLY, ErrorReply, RespReply, Simple, subscription_push
 from fanlog.identity import Verb
-from fanlog.listeners.redis.command_spec import CommandSpec
+from fanlog.listeners.redis.peer import CommandSpec, RedisPeer
 from fanlog.listeners.redis.publishing import NO_CHANNEL
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -36,15 +35,15 @@ HELP
     Prints this help."""
 
 
-def publish(session: RedisSession, words: Command) -> RespReply:
+def publish(session: RedisPeer, words: Command) -> RespReply:
     return session.publish(words[1], words[2], shard=False)
 
 
-def spublish(session: RedisSession, words: Command) -> RespReply:
+def spublish(session: RedisPeer, words: Command) -> RespReply:
     return session.publish(words[1], words[2], shard=True)
 
 
-def _refusal(session: RedisSession, name: bytes, kind: bytes) -> ErrorReply | None:
+def _refusal(session: RedisPeer, name: bytes, kind: bytes) -> ErrorReply | None:
     """Why the connection can't have this subscription as well."""
     if session.permit.guarded and not session.permit.may(Verb.SUBSCRIBE, _target(name, kind)):
         return NO_CHANNEL
@@ -70,7 +69,7 @@ def _target(name: bytes, kind: bytes) -> str:
     return topic_of(name, shard=kind == b"ssubscribe")
 
 
-def too_long(session: RedisSession, pattern: bytes) -> ErrorReply | None:
+def too_long(session: RedisPeer, pattern: bytes) -> ErrorReply | None:
     most = session.state.options.pattern_bytes_max
     if len(pattern) <= most:
         return None
@@ -78,7 +77,7 @@ def too_long(session: RedisSession, pattern: bytes) -> ErrorReply | None:
 
 
 def _follow(
-    session: RedisSession,
+    session: RedisPeer,
     words: Command,
     kind: bytes,
     names: dict[bytes, None],
@@ -99,7 +98,7 @@ def _follow(
 
 
 def _unfollow(
-    session: RedisSession,
+    session: RedisPeer,
     words: Command,
     kind: bytes,
     names: dict[bytes, None],
@@ -118,48 +117,48 @@ def _unfollow(
     return NO_REPLY
 
 
-def _note(session: RedisSession, kind: bytes, name: bytes) -> None:
+def _note(session: RedisPeer, kind: bytes, name: bytes) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         shown = name.decode(errors="backslashreplace")
         logger.debug("%s: %s %s", session.peer, kind.decode(), shown)
 
 
-def _count(session: RedisSession, kind: bytes) -> int:
+def _count(session: RedisPeer, kind: bytes) -> int:
     """The number of subscriptions in the reply: shard channels count separately."""
     if kind.startswith(b"s") and kind != b"subscribe":
         return len(session.shard_channels)
     return len(session.channels) + len(session.patterns)
 
 
-def subscribe(session: RedisSession, words: Command) -> RespReply:
+def subscribe(session: RedisPeer, words: Command) -> RespReply:
     def begin(name: bytes) -> bool:
         return session.pubsub.subscribe(session, name, shard=False)
 
     return _follow(session, words, b"subscribe", session.channels, begin)
 
 
-def unsubscribe(session: RedisSession, words: Command) -> RespReply:
+def unsubscribe(session: RedisPeer, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.unsubscribe(session, name, shard=False)
 
     return _unfollow(session, words, b"unsubscribe", session.channels, end)
 
 
-def psubscribe(session: RedisSession, words: Command) -> RespReply:
+def psubscribe(session: RedisPeer, words: Command) -> RespReply:
     def begin(name: bytes) -> bool:
         return session.pubsub.psubscribe(session, name)
 
     return _follow(session, words, b"psubscribe", session.patterns, begin)
 
 
-def punsubscribe(session: RedisSession, words: Command) -> RespReply:
+def punsubscribe(session: RedisPeer, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.punsubscribe(session, name)
 
     return _unfollow(session, words, b"punsubscribe", session.patterns, end)
 
 
-def ssubscribe(session: RedisSession, words: Command) -> RespReply:
+def ssubscribe(session: RedisPeer, words: Command) -> RespReply:
     if session.in_transaction:
         return ErrorReply("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
 
@@ -169,14 +168,14 @@ def ssubscribe(session: RedisSession, words: Command) -> RespReply:
     return _follow(session, words, b"ssubscribe", session.shard_channels, begin)
 
 
-def sunsubscribe(session: RedisSession, words: Command) -> RespReply:
+def sunsubscribe(session: RedisPeer, words: Command) -> RespReply:
     def end(name: bytes) -> bool:
         return session.pubsub.unsubscribe(session, name, shard=True)
 
     return _unfollow(session, words, b"sunsubscribe", session.shard_channels, end)
 
 
-def _channels(session: RedisSession, words: Command, *, shard: bool) -> RespReply:
+def _channels(session: RedisPeer, words: Command, *, shard: bool) -> RespReply:
     if len(words) > 3:
         text = words[1].decode(errors="surrogateescape")
         return ErrorReply(
@@ -192,13 +191,13 @@ def _channels(session: RedisSession, words: Command, *, shard: bool) -> RespRepl
     return [name for name in names if _may_see(session, name, shard=shard)]
 
 
-def _may_see(session: RedisSession, name: bytes, *, shard: bool) -> bool:
+def _may_see(session: RedisPeer, name: bytes, *, shard: bool) -> bool:
     if not session.permit.guarded:
         return True
     return session.permit.may(Verb.DESCRIBE, topic_of(name, shard=shard))
 
 
-def _numsub(session: RedisSession, words: Command, *, shard: bool) -> RespReply:
+def _numsub(session: RedisPeer, words: Command, *, shard: bool) -> RespReply:
     reply: list[RespReply] = []
     for name in words[2:]:
         seen = _may_see(session, name, shard=shard)
@@ -206,7 +205,7 @@ def _numsub(session: RedisSession, words: Command, *, shard: bool) -> RespReply:
     return reply
 
 
-def _numpat(session: RedisSession, words: Command) -> RespReply:
+def _numpat(session: RedisPeer, words: Command) -> RespReply:
     return session.pubsub.pattern_count
 
 
@@ -215,7 +214,7 @@ def help_lines(text: str) -> RespReply:
 
 
 def _pubsub_part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
+    name: str, arity: int, handler: Callable[[RedisPeer, Command], RespReply], summary: str
 ) -> CommandSpec:
     return CommandSpec(
         name=f"pubsub|{name}",

@@ -10,9 +10,9 @@ import msgspec
 
 from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.resp import PipelineReader
+from fanlog.listeners.redis.peer import ServerState
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
-from fanlog.listeners.redis.state import ServerState
 from fanlog.listeners.socket_connection import SocketConnection, SocketConnectionHost
 from fanlog.listeners.tcp import TcpListener
 

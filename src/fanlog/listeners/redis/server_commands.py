@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import OK, ErrorReply, MapReply, RespReply, Verbatim
 from fanlog.identity import Verb
-from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
+from fanlog.listeners.redis.peer import REDIS_VERSION, CommandSpec, RedisPeer
 from fanlog.listeners.redis.pubsub_commands import help_lines, too_long
-from fanlog.listeners.redis.state import REDIS_VERSION
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
-    from fanlog.listeners.redis.session import RedisSession
 
 _HELP = """\
 CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
@@ -44,12 +42,12 @@ _EVENT_CLASSES = "g$lshzxetdmn"
 _EVENT_FLAGS = "AKE" + _EVENT_CLASSES
 
 
-def time(session: RedisSession, words: Command) -> RespReply:
+def time(session: RedisPeer, words: Command) -> RespReply:
     now_us = session.state.now_us()
     return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
 
 
-def flush(session: RedisSession, words: Command) -> RespReply:
+def flush(session: RedisPeer, words: Command) -> RespReply:
     """FLUSHALL and FLUSHDB, which test suites and frameworks call between runs. There are no keys
     to remove, and messages are not keys: they stay."""
     if len(words) > 2 or (len(words) == 2 and text_of(words[1]).lower() not in ("async", "sync")):
@@ -60,7 +58,7 @@ def flush(session: RedisSession, words: Command) -> RespReply:
 # INFO
 
 
-def _server(session: RedisSession) -> dict[str, object]:
+def _server(session: RedisPeer) -> dict[str, object]:
     state = session.state
     uptime = int(state.now() - state.started_at)
     return {
@@ -77,7 +75,7 @@ def _server(session: RedisSession) -> dict[str, object]:
     }
 
 
-def _clients(session: RedisSession) -> dict[str, object]:
+def _clients(session: RedisPeer) -> dict[str, object]:
     sessions = session.state.sessions.values()
     return {
         "connected_clients": len(sessions),
@@ -87,16 +85,16 @@ def _clients(session: RedisSession) -> dict[str, object]:
     }
 
 
-def _memory(session: RedisSession) -> dict[str, object]:
+def _memory(session: RedisPeer) -> dict[str, object]:
     used = session.state.broker.turns.tail_bytes
     return {"used_memory": used, "used_memory_human": f"{used / 1048576:.2f}M", "maxmemory": 0}
 
 
-def _persistence(session: RedisSession) -> dict[str, object]:
+def _persistence(session: RedisPeer) -> dict[str, object]:
     return {"loading": 0, "aof_enabled": 0, "rdb_bgsave_in_progress": 0}
 
 
-def _stats(session: RedisSession) -> dict[str, object]:
+def _stats(session: RedisPeer) -> dict[str, object]:
     state = session.state
     return {
         "total_connections_received": state.connections_received,
@@ -109,19 +107,19 @@ def _stats(session: RedisSession) -> dict[str, object]:
     }
 
 
-def _replication(session: RedisSession) -> dict[str, object]:
+def _replication(session: RedisPeer) -> dict[str, object]:
     return {"role": "master", "connected_slaves": 0}
 
 
-def _cluster(session: RedisSession) -> dict[str, object]:
+def _cluster(session: RedisPeer) -> dict[str, object]:
     return {"cluster_enabled": 0}
 
 
-def _keyspace(session: RedisSession) -> dict[str, object]:
+def _keyspace(session: RedisPeer) -> dict[str, object]:
     return {}
 
 
-_SECTIONS: dict[str, Callable[[RedisSession], dict[str, object]]] = {
+_SECTIONS: dict[str, Callable[[RedisPeer], dict[str, object]]] = {
     "server": _server,
     "clients": _clients,
     "memory": _memory,
@@ -134,7 +132,7 @@ _SECTIONS: dict[str, Callable[[RedisSession], dict[str, object]]] = {
 _ALL = ("default", "all", "everything")
 
 
-def info(session: RedisSession, words: Command) -> RespReply:
+def info(session: RedisPeer, words: Command) -> RespReply:
     wanted = {text_of(word).lower() for word in words[1:]}
     everything = not wanted or not wanted.isdisjoint(_ALL)
     parts = [
@@ -149,7 +147,7 @@ def info(session: RedisSession, words: Command) -> RespReply:
 # CONFIG
 
 
-def _get(session: RedisSession, words: Command) -> RespReply:
+def _get(session: RedisPeer, words: Command) -> RespReply:
     for word in words[2:]:
         refusal = too_long(session, word)
         if refusal is not None:
@@ -163,7 +161,7 @@ def _get(session: RedisSession, words: Command) -> RespReply:
     return MapReply(found)
 
 
-def _set(session: RedisSession, words: Command) -> RespReply:
+def _set(session: RedisPeer, words: Command) -> RespReply:
     if len(words) % 2:
         return SYNTAX
     settings = session.state.settings
@@ -204,13 +202,13 @@ def _events(flags: str) -> str:
     return classes + "".join(c for c in "KE" if c in flags)
 
 
-def _resetstat(session: RedisSession, words: Command) -> RespReply:
+def _resetstat(session: RedisPeer, words: Command) -> RespReply:
     session.state.connections_received = session.state.connections_rejected = 0
     return OK
 
 
 def _part(
-    name: str, arity: int, handler: Callable[[RedisSession, Command], RespReply], summary: str
+    name: str, arity: int, handler: Callable[[RedisPeer, Command], RespReply], summary: str
 ) -> CommandSpec:
     helps = name == "help"
     return CommandSpec(

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Outlet
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.errors import BadMagicError, FanlogError
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
@@ -28,6 +28,7 @@ from fanlog.identity import Account, Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.redis.commands import COMMANDS, find_command
+from fanlog.listeners.redis.peer import CommandSpec, RedisOutlet, ServerState, no_permission
 from fanlog.listeners.redis.publishing import RedisPublishing
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.replies import Replies
@@ -36,8 +37,6 @@ from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
     from fanlog.config import RedisOptions
-    from fanlog.listeners.redis.command_spec import CommandSpec
-    from fanlog.listeners.redis.state import ServerState
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -49,32 +48,13 @@ _OUT_BYTES = 64 * 1024
 _WORD_BYTES = 64
 
 
-class RedisOutlet(Outlet, Protocol):
-    """The connection, as far as the session needs it."""
-
-    heard_at: float
-
-    @property
-    def kept_bytes(self) -> int: ...
-    def write(self, data: bytes) -> None: ...
-    def finish(self, why: str = "") -> None: ...
-    def crowded(self) -> bool:
-        """Whether the peer has to take replies before it may ask on."""
-        ...
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
-    def proceed_soon(self) -> None:
-        """Feeds the session nothing, after others had their turn."""
-        ...
-
-
 class RedisSession:
     """One peer. The command handlers read and change the public fields.
 
     It has many, because Redis keeps a mode for almost every command, and `PUBLISH` and the reader
     look at several of them for each read. `RedisPeer` says which belong together."""
 
-    commands: ClassVar = COMMANDS
+    commands: ClassVar[Mapping[str, CommandSpec]] = COMMANDS
     find_command = staticmethod(find_command)
 
     def __init__(
@@ -555,11 +535,6 @@ class RedisSession:
         self._todo.clear()
         self.unsubscribe_all()
         self.state.sessions.pop(self.number, None)
-
-
-def no_permission(session: RedisSession, wanted: str) -> ErrorReply:
-    """Redis's reply for a forbidden command."""
-    return ErrorReply(f"NOPERM User {session.user} has no permissions to {wanted}")
 
 
 def _limits(options: RedisOptions) -> RespLimits:

@@ -41,7 +41,7 @@ from fanlog.listeners.web import (
     settings,
     status,
     streams,
-    tasks,
+    task_routes,
     topic_details,
     topic_lists,
     topics,
@@ -59,7 +59,7 @@ from fanlog.listeners.web.routes import Route, adapted
 from fanlog.telemetry.callers import maybe_who
 
 if TYPE_CHECKING:
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -81,7 +81,7 @@ ROUTES: list[Route] = [
     *queues.ROUTES,
     *queue_details.ROUTES,
     *dead_letters.ROUTES,
-    *tasks.ROUTES,
+    *task_routes.ROUTES,
     *transactions.ROUTES,
     *schedules.ROUTES,
     *pipelines.ROUTES,
@@ -102,7 +102,7 @@ ROUTES: list[Route] = [
 ]
 
 
-def make_app(listener: WebListener) -> web.Application:
+def make_app(listener: WebPort) -> web.Application:
     """The application, for one listener."""
     app = web.Application(
         client_max_size=listener.options.body_bytes_max,
@@ -144,7 +144,7 @@ async def _harden(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
-def _count(listener: WebListener):
+def _count(listener: WebPort):
     """Tells the listener that a request has come whole, and that it is answered."""
 
     @web.middleware

@@ -23,7 +23,7 @@ from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
     from fanlog.broker.insight.peers import Peer
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
     from fanlog.model import ConnectionInfo
 
 # Counts that are older say nothing about what a connection does now.
@@ -167,15 +167,15 @@ class _Counts:
 
 
 _scans: SharedAnswers[_Scan] = SharedAnswers()
-_counts: WeakKeyDictionary[WebListener, _Counts] = WeakKeyDictionary()
+_counts: WeakKeyDictionary[WebPort, _Counts] = WeakKeyDictionary()
 
 
-def forget_clients(listener: WebListener) -> None:
+def forget_clients(listener: WebPort) -> None:
     """Somebody has closed connections, and wants to see the list without them."""
     _scans.forget(listener)
 
 
-async def _scan(listener: WebListener) -> _Scan:
+async def _scan(listener: WebPort) -> _Scan:
     """Looks at everybody."""
     core, now = listener.core, asyncio.get_running_loop().time()
     before = _counts.setdefault(listener, _Counts())

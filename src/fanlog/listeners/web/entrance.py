@@ -15,7 +15,7 @@ user for whom a program acts. It is believed without logins, and from an admin.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -35,7 +35,7 @@ from fanlog.telemetry.callers import CALLER
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.config_security import SecurityOptions
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.origins import Origins
     from fanlog.security.oidc import Oidc
 
 COOKIE = "fanlog_session"
@@ -156,10 +156,29 @@ class _GuestTask(NamedTuple):
     task: asyncio.Task[object] | None
 
 
+class HttpConnections(Protocol):
+    """The listener, as far as logins need it."""
+
+    origins: Origins
+
+    @property
+    def core(self) -> BrokerCore: ...
+    def peer_of(self, request: web.Request) -> str: ...
+    def login_of(self, request: web.Request) -> tuple[str, Identity] | None: ...
+    def note_login(self, request: web.Request, shown: str, who: Identity) -> None: ...
+    def certificate_names(self, request: web.Request) -> tuple[str, ...]: ...
+
+
+class GuardedListener(Protocol):
+    """A listener with an entrance, which it has once it listens."""
+
+    entrance: Entrance
+
+
 class Entrance:
     """Authenticates the requests of one listener."""
 
-    def __init__(self, listener: WebListener, security: SecurityOptions) -> None:
+    def __init__(self, listener: HttpConnections, security: SecurityOptions) -> None:
         self._listener = listener
         self.security = security
         loop = asyncio.get_running_loop()
@@ -406,7 +425,7 @@ def is_open(request: web.Request) -> bool:
     return _path(request) in OPEN_PATHS or isinstance(resource, web.StaticResource)
 
 
-def authenticate(listener: WebListener):
+def authenticate(listener: GuardedListener):
     """Lets a request in, or not."""
 
     @web.middleware

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
+    from fanlog.listeners.web.listener_port import WebPort
     from fanlog.listeners.web.presence import PresenceEvent
-    from fanlog.listeners.web.server import WebListener
 
 NO_TOPIC = "-"
 _PING = b": ping\n\n"
@@ -70,7 +70,7 @@ class EventStream:
 
     transport = "sse"
 
-    def __init__(self, listener: WebListener, connection: WebConnection, guest: Guest) -> None:
+    def __init__(self, listener: WebPort, connection: WebConnection, guest: Guest) -> None:
         self._listener = listener
         self._bus = listener.bus
         self._connection = connection

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from fanlog.client.groups.member import GroupMember
     from fanlog.client.message import MessageBatch
     from fanlog.listeners.web.entrance import Guest
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -231,7 +231,7 @@ class GroupSession:
 
     def __init__(
         self,
-        listener: WebListener,
+        listener: WebPort,
         connection: WebConnection,
         client: Client,
         wanted: GroupWanted,

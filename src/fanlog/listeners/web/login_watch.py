@@ -10,7 +10,7 @@ from fanlog.listeners.web import operations as ops
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.entrance import Guest
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
 
 _SECOND_US = 1_000_000
 
@@ -20,7 +20,7 @@ class LoginWatch:
 
     __slots__ = ("_guest", "_listener", "_warned_of")
 
-    def __init__(self, listener: WebListener, guest: Guest) -> None:
+    def __init__(self, listener: WebPort, guest: Guest) -> None:
         self._listener = listener
         self._guest = guest
         # The end that the client was told of.

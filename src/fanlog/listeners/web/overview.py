@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.insight.overviews import Overview
     from fanlog.broker.messages.topics import BrokerTopic
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
     from fanlog.telemetry.findings import Finding
 
 # Of each list in the overview.
@@ -155,7 +155,7 @@ async def show_overview(call: Call[Nothing, None]) -> OverviewAnswer:
     return _seen_by(call.permit, await overviews.look())
 
 
-async def _count_dead_letters(listener: WebListener) -> list[tuple[str, int]]:
+async def _count_dead_letters(listener: WebPort) -> list[tuple[str, int]]:
     """Dead letters by topic. Those of large topics are not read for this: the number of their
     records is never too small."""
     broker, indexes = listener.bus.core, listener.dead_letters

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fanlog.listeners.tls import TlsSocket
 
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
     from fanlog.identity import Identity
-    from fanlog.listeners.web.server import WebListener
+
+
+class PeerOwner(Protocol):
+    """The listener, as far as its connections need it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def connected(self, peer: HttpPeer) -> None: ...
+    def disconnected(self, peer: HttpPeer, *, still_open: bool = False) -> None: ...
 
 
 class HttpPeer(asyncio.Protocol):
@@ -36,7 +44,7 @@ class HttpPeer(asyncio.Protocol):
     )
 
     def __init__(
-        self, listener: WebListener, http: RequestHandler, peer: str, sock: socket.socket
+        self, listener: PeerOwner, http: RequestHandler, peer: str, sock: socket.socket
     ) -> None:
         self._listener = listener
         self.http = http

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import SendBuffer
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
 
 
 class StreamTimeouts(NamedTuple):
@@ -44,7 +44,7 @@ class StreamEvents:
 
     def __init__(
         self,
-        listener: WebListener,
+        listener: WebPort,
         connection: WebConnection,
         guest: Guest,
         patience: StreamTimeouts,

@@ -15,7 +15,7 @@ from fanlog.listeners.web.shared_answers import SharedAnswers
 from fanlog.listeners.web.sorted_pages import page_of
 
 if TYPE_CHECKING:
-    from fanlog.listeners.web.server import WebListener
+    from fanlog.listeners.web.listener_port import WebPort
 
 
 class RoomsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ _sizes: SharedAnswers[list[RoomSize]] = SharedAnswers()
 _answers: SharedAnswers[RoomsAnswer] = SharedAnswers()
 
 
-async def _look(listener: WebListener) -> list[RoomSize]:
+async def _look(listener: WebPort) -> list[RoomSize]:
     return [one async for one in listener.core.slices.each(listener.presence.sizes())]
 
 

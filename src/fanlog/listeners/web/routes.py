@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.aio import Client
     from fanlog.listeners.web.entrance import Guest
+    from fanlog.listeners.web.listener_port import WebPort
     from fanlog.listeners.web.ports import Bus
-    from fanlog.listeners.web.server import WebListener
 
 _NUMBER = re.compile(r"[-+.0-9eE_]+")
 
@@ -60,7 +60,7 @@ class Call(Generic[Q, B]):
     """One request, checked: `query` and `body` are of the types that the route names."""
 
     request: web.Request
-    listener: WebListener
+    listener: WebPort
     query: Q
     body: B
 
@@ -287,7 +287,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def adapted(
-    route: Route, listener: WebListener
+    route: Route, listener: WebPort
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The route as aiohttp wants it."""
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.entrance import Guest
+    from fanlog.listeners.web.listener_port import WebPort
     from fanlog.listeners.web.presence import PresenceEvent
-    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -67,7 +67,7 @@ class WebSession:
     transport = "websocket"
 
     def __init__(
-        self, listener: WebListener, connection: WebConnection, guest: Guest, *, binary: bool
+        self, listener: WebPort, connection: WebConnection, guest: Guest, *, binary: bool
     ) -> None:
         self.listener = listener
         self.bus = listener.bus

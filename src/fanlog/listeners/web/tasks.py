@@ -12,7 +12,7 @@ import datetime as dt
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,6 @@ from msgspec import Meta
 from fanlog.errors import FanlogError, LimitError, TaskNotFoundError
 from fanlog.identity import Verb
 from fanlog.listeners.faults import OUR_FAULT
-from fanlog.listeners.web.routes import Call, Nothing, Route
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
@@ -59,20 +58,6 @@ class Task(msgspec.Struct, kw_only=True):
     started: dt.datetime
     finished: dt.datetime | None = None
     error: str = ""
-
-
-class TaskList(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest first."""
-
-    tasks: list[Task]
-
-
-class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
-    about: Annotated[str, Meta(description="Only those about this topic.", max_length=255)] = ""
-    state: Annotated[
-        Literal["", "running", "done", "failed", "cancelled"],
-        Meta(description="Only those in this state."),
-    ] = ""
 
 
 class RunningTask:
@@ -190,60 +175,3 @@ class Tasks:
 def _owner(who: Identity) -> tuple[str, str, str]:
     account = who.account
     return (who.user, "", "") if account is None else (who.user, account.kind, account.name)
-
-
-async def list_tasks(call: Call[TaskQuery, None]) -> TaskList:
-    query = call.query
-    return TaskList(
-        tasks=[
-            one.task
-            for one in call.listener.tasks.seen_by(call.permit)
-            if query.about in ("", one.task.about) and query.state in ("", one.task.state)
-        ]
-    )
-
-
-async def show_task(call: Call[Nothing, None]) -> Task:
-    return call.listener.tasks.get(call.permit, call.path("task")).task
-
-
-async def cancel_task(call: Call[Nothing, Any]) -> Task:
-    one = call.listener.tasks.get(call.permit, call.path("task"))
-    one.stopped = True
-    return one.task
-
-
-ROUTES: list[Route] = [
-    Route(
-        "GET",
-        "/v1/tasks",
-        list_tasks,
-        "List tasks",
-        "tasks",
-        query=TaskQuery,
-        answer=TaskList,
-        description="Long work that goes on in the background, such as the replay of many dead "
-        "letters. Everybody sees their own; admins see all. Those that have ended are remembered "
-        "for an hour.",
-    ),
-    Route(
-        "GET",
-        "/v1/tasks/{task}",
-        show_task,
-        "Read a task",
-        "tasks",
-        answer=Task,
-        errors=(TaskNotFoundError,),
-    ),
-    Route(
-        "DELETE",
-        "/v1/tasks/{task}",
-        cancel_task,
-        "Cancel a task",
-        "tasks",
-        answer=Task,
-        description="It ends after what it is just doing. What it has done stays done.",
-        errors=(TaskNotFoundError,),
-        action="task.cancel",
-    ),
-]
