@@ -13,7 +13,7 @@ from aiohttp import web
 
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.insight.peers import PeerSource
-from fanlog.broker.messages.latest import LatestTables
+from fanlog.broker.messages.latest_values import LatestTables
 from fanlog.config_web import WebOptions
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.web.connection import WebConnection
@@ -21,12 +21,12 @@ from fanlog.listeners.web.connections import WebConnections
 from fanlog.listeners.web.dead_index import DeadLetterIndexes
 from fanlog.listeners.web.entrance import Entrance
 from fanlog.listeners.web.group_tables import GroupTables
+from fanlog.listeners.web.message_pages import RenderedBatches
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.ports import Bus
 from fanlog.listeners.web.presence import Presence
-from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
-from fanlog.listeners.web.talks import Talk
+from fanlog.listeners.web.stream_protocol import StreamProtocol
 from fanlog.listeners.web.tasks import Tasks
 
 
@@ -59,7 +59,7 @@ class WebPort(Protocol):
     def begun(self, request: web.Request) -> None: ...
     def ended(self, request: web.Request) -> None: ...
     def take_over(
-        self, request: web.Request, stream: WebConnection, talk: Talk, head: bytes
+        self, request: web.Request, stream: WebConnection, protocol: StreamProtocol, head: bytes
     ) -> None: ...
     def left(self, stream: WebConnection) -> None: ...
     def recheck(self) -> None: ...
