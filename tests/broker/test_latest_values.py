@@ -228,9 +228,9 @@ async def test_bytes_go_up_and_down_with_the_keys_and_nothing_is_left(data: Path
         on.run()
         assert tables.bytes == 0
         assert topic.partitions[0].readers == 0
-        followers = topic.partitions[0].followers
-        assert followers is not None
-        assert not followers.count()
+        audience = topic.partitions[0].audience
+        assert audience is not None
+        assert not audience.count()
 
 
 async def test_a_topic_that_goes_while_it_is_read_is_an_error(data: Path) -> None:

@@ -11,8 +11,8 @@ from fanlog.errors import FormatError
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Position
 from fanlog.model import Start
+from tests.awaited import awaited
 from tests.broker.stage import Peer, Publisher, stage
-from tests.followed import awaited
 
 
 async def test_one_turn_is_one_commit_a_partition_however_many_publish(data: Path) -> None:

@@ -229,8 +229,8 @@ def test_who_unfollows_gets_nothing_more_and_leaves_nothing_behind() -> None:
         made.publish("t", [b"b"])
         made.run()
         assert peer.taken == b"a\n"
-        assert partition.followers is not None
-        assert not partition.followers.viewed
+        assert partition.audience is not None
+        assert not partition.audience.viewed
         assert (partition.readers, subscription.cursors) == (0, [])
 
 

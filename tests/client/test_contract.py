@@ -18,8 +18,8 @@ from fanlog.format.codecs import Codec
 from fanlog.format.keys import fnv1a_32
 from fanlog.format.messages import Position
 from fanlog.model import KIB, MIB, TopicSettings
+from tests.awaited import awaited
 from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, Way, take, take_values, until
-from tests.followed import awaited
 
 NO_AUTO_CREATE = Config(broker=BrokerOptions(auto_create_topics=False))
 

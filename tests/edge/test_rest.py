@@ -12,8 +12,8 @@ import msgspec
 
 from fanlog.config import Config
 from fanlog.edge.node import FanlogEdge
+from tests.awaited import awaited
 from tests.edge.stage import broker_at, until
-from tests.followed import awaited
 
 URL = "/v1/topics/orders/messages"
 

@@ -31,7 +31,7 @@ from fanlog.node import LoopRuntime, Node
 from fanlog.security import passwords
 from fanlog.security.directory import Directory, KeyEntry, UserEntry
 from fanlog.security.keys import digest_of, make_key, maybe_parse
-from tests.followed import awaited
+from tests.awaited import awaited
 from tests.listeners.peers import HOST, PATIENCE_SECONDS, Serving, one_message
 
 SECOND_US = 1_000_000

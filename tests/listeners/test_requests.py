@@ -12,7 +12,7 @@ from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind, credit_frame
 from fanlog.model import INTERNAL_PREFIX, Start
-from tests.followed import awaited
+from tests.awaited import awaited
 from tests.listeners.peers import Frame, Peer, one_message, request, serving
 
 

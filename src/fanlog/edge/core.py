@@ -204,5 +204,5 @@ class EdgeCore(BrokerCore):
         """The same for a deleted partition, and its cached blocks."""
         self.turns.forget(partition)
         self._loader.forget(partition)
-        if partition.followers is not None:
-            partition.followers.wake()
+        if partition.audience is not None:
+            partition.audience.wake()

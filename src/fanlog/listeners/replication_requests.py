@@ -13,10 +13,10 @@ from fanlog.format.replication import Follow, ReplicaEnds, read_applied
 from fanlog.identity import Verb
 
 if TYPE_CHECKING:
-    from fanlog.listeners.native import FrameHandler, NativeSession
+    from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
-def follow(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def follow(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(Follow, payload)
     session.permit.ask(Verb.ADMIN, "")
     followers = session.broker.followers
@@ -34,21 +34,21 @@ def follow(session: NativeSession, request: int, aux: int, payload: memoryview) 
     link.begin()
 
 
-def _link(session: NativeSession) -> FollowerPort:
+def _link(session: RequestSession) -> FollowerPort:
     if session.follower is None:
         raise ProtocolError("This connection does not follow: FOLLOW comes first.")
     return session.follower
 
 
-def ends(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def ends(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     _link(session).ends(decode(ReplicaEnds, payload))
 
 
-def applied(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+def applied(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     _link(session).take_applied(read_applied(payload))
 
 
-HANDLERS: dict[FrameKind, FrameHandler] = {
+HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.FOLLOW: follow,
     FrameKind.REPLICA_ENDS: ends,
     FrameKind.APPLIED: applied,

@@ -13,6 +13,7 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.topics import BrokerSubscription
+from fanlog.broker.ports import FollowerPort
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.format import messages
@@ -40,6 +41,8 @@ class RequestSession(Protocol):
     at_close: dict[str, Callable[[], None]]
     # Whether the answer to a change of its own account is pending.
     spared: bool
+    # The link of a follower; None for clients.
+    follower: FollowerPort | None
 
     @property
     def who(self) -> str: ...

@@ -375,8 +375,8 @@ def test_whoever_goes_leaves_nothing_behind() -> None:
         assert (partition.readers, len(made.core.subscriptions)) == (3, 5)
         session.closed()
         assert (partition.readers, len(made.core.subscriptions)) == (0, 0)
-        assert partition.followers is not None
-        assert not partition.followers.viewed
+        assert partition.audience is not None
+        assert not partition.audience.viewed
         assert desk.pubsub.channel_names(None, shard=False) == []
         assert desk.pubsub.pattern_count == 0
 

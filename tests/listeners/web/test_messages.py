@@ -17,7 +17,7 @@ import zstandard
 from fanlog.format.batch import Batch
 from fanlog.format.web import messages_json
 from fanlog.listeners.web import message_pages
-from tests.followed import awaited
+from tests.awaited import awaited
 from tests.format.crafted import column, crafted
 from tests.listeners.web.conftest import Serving, Site
 

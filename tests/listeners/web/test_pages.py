@@ -14,7 +14,7 @@ from fanlog.listeners.web import pages
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.compression import choose_encoding
 from fanlog.listeners.web.openapi import TAGS, make_document, operation_id
-from tests.followed import awaited
+from tests.awaited import awaited
 from tests.listeners.web.conftest import Serving
 
 

@@ -128,8 +128,8 @@ def _readers(
     for partition in topic.partitions:
         yield
         there += partition.readers
-        followers = partition.followers
-        for cursor in () if followers is None else followers.cursors():
+        audience = partition.audience
+        for cursor in () if audience is None else audience.cursors():
             at_end += 1
             if not at_end % _A_STEP:
                 yield

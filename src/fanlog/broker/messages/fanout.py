@@ -12,8 +12,8 @@ import logging
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
+from fanlog.broker.messages.audience import PartitionAudience
 from fanlog.broker.messages.drop_notes import DropKind, DropNotes
-from fanlog.broker.messages.followers import PartitionFollowers
 from fanlog.broker.messages.loader import Loader
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
@@ -61,14 +61,14 @@ class FanOut:
     def publish(
         self,
         partition: Partition,
-        followers: PartitionFollowers[Cursor],
+        audience: PartitionAudience[Cursor],
         piece: bytes,
         base_offset: int,
     ) -> None:
         """Sends a piece that has just become visible to every live cursor of the partition."""
-        if followers.viewed:
-            self._publish_views(partition, followers, piece, base_offset)
-        live = followers.live
+        if audience.viewed:
+            self._publish_views(partition, audience, piece, base_offset)
+        live = audience.live
         if not live:
             return
         size = len(piece)
@@ -112,7 +112,7 @@ class FanOut:
     def _publish_views(
         self,
         partition: Partition,
-        followers: PartitionFollowers[Cursor],
+        audience: PartitionAudience[Cursor],
         piece: bytes,
         base_offset: int,
     ) -> None:
@@ -123,7 +123,7 @@ class FanOut:
         shown = LivePiece(self._renderer, partition, piece, base_offset)
         left: list[Cursor] = []
         late: list[Cursor] = []
-        for view, cursors in followers.viewed.items():
+        for view, cursors in audience.viewed.items():
             if shown.is_late(view):
                 late += cursors
                 continue
@@ -212,14 +212,14 @@ class FanOut:
     def show(self, partition: Partition, base_offset: int) -> None:
         """For a mirror whose log continues elsewhere: cursors at the end read again from
         `base_offset`, like those that are behind, and waiting fetches wake up."""
-        followers = partition.followers
-        if followers is None:
+        audience = partition.audience
+        if audience is None:
             return
-        for cursor in list(followers.cursors()):
+        for cursor in list(audience.cursors()):
             cursor.offset = base_offset
-            followers.leave(cursor)
+            audience.leave(cursor)
             self.pump(cursor)
-        followers.wake()
+        audience.wake()
 
     def pump(self, cursor: Cursor) -> None:
         """Sends the pieces that the cursor has not seen, until it is live, its socket or window is
@@ -371,12 +371,12 @@ class FanOut:
 
     def _leave(self, cursor: Cursor) -> None:
         """Takes the cursor out of the pass."""
-        followers = cursor.partition.followers
-        if cursor.live and followers is not None:
-            followers.leave(cursor)
+        audience = cursor.partition.audience
+        if cursor.live and audience is not None:
+            audience.leave(cursor)
 
     def _go_live(self, cursor: Cursor) -> None:
-        cursor.partition.keep_followers().join(cursor)
+        cursor.partition.keep_audience().join(cursor)
         cursor.behind = False
         self._disconnectable.pop(cursor, None)
 

@@ -87,12 +87,12 @@ class Reading:
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         """Calls `wake` once when more becomes visible, or the topic goes."""
-        partition.keep_followers().add_wake(wake)
+        partition.keep_audience().add_wake(wake)
 
     def no_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         """Cancels a `when_more`: the waiting peer is gone, or its time is over."""
-        if partition.followers is not None:
-            partition.followers.drop_wake(wake)
+        if partition.audience is not None:
+            partition.audience.drop_wake(wake)
 
     async def until_visible(self, partition: Partition, offset: int) -> None:
         """Waits until everything below an offset is visible, or the topic goes."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.messages.followers import PartitionFollowers
+from fanlog.broker.messages.audience import PartitionAudience
 from fanlog.broker.messages.producers import Producer
 from fanlog.broker.messages.topic_limits import TopicLimits
 from fanlog.broker.messages.wire_forms import AnyView
@@ -57,9 +57,9 @@ class Partition:
     be batches with a priority; None if there are none."""
 
     __slots__ = (
+        "audience",
         "durability",
         "first_time_us",
-        "followers",
         "idle_mark",
         "index",
         "last_time_us",
@@ -85,7 +85,7 @@ class Partition:
         self.last_time_us = log.last_time_us
         self.ranked_from: int | None = 0 if log.is_ranked else None
         self.readers = 0
-        self.followers: PartitionFollowers[Cursor] | None = None
+        self.audience: PartitionAudience[Cursor] | None = None
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None
@@ -96,11 +96,11 @@ class Partition:
     def name(self) -> str:
         return f"{self.topic.name}/{self.index}"
 
-    def keep_followers(self) -> PartitionFollowers[Cursor]:
+    def keep_audience(self) -> PartitionAudience[Cursor]:
         """Who waits for its next messages, made when there is first somebody."""
-        if self.followers is None:
-            self.followers = PartitionFollowers()
-        return self.followers
+        if self.audience is None:
+            self.audience = PartitionAudience()
+        return self.audience
 
     def remember_producers(self) -> dict[int, Producer]:
         """The producers by their ids, made when there is first one to remember."""

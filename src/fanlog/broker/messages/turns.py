@@ -171,8 +171,8 @@ class Turns:
         """A deleted topic: whoever waits for more of it hears that none comes."""
         for partition in topic.partitions:
             self.forget(partition)
-            if partition.followers is not None:
-                partition.followers.wake()
+            if partition.audience is not None:
+                partition.audience.wake()
 
     def forget(self, partition: Partition) -> None:
         """A deleted partition: its tail no longer counts."""
@@ -381,14 +381,14 @@ class Turns:
         fresh, self._fresh = self._fresh, {}
         traced = self._begin_to_show(fresh) if self._sampled.hidden else None
         for partition, (base_offset, pieces) in fresh.items():
-            followers = partition.followers
-            if followers is None:
+            audience = partition.audience
+            if audience is None:
                 continue
-            if followers.live or followers.viewed:
+            if audience.live or audience.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self._fan_out.publish(partition, followers, piece, base_offset)
-            if followers.wakes is not None:
-                followers.wake()
+                self._fan_out.publish(partition, audience, piece, base_offset)
+            if audience.wakes is not None:
+                audience.wake()
         self._fan_out.end_turn()
         if traced:
             start_us, readers = traced
@@ -403,8 +403,8 @@ class Turns:
         readers: dict[Partition, int] = {}
         for partition in self._sampled.hidden:
             if partition in fresh:
-                followers = partition.followers
-                readers[partition] = 0 if followers is None else followers.count()
+                audience = partition.audience
+                readers[partition] = 0 if audience is None else audience.count()
         return self._traces.spans.now_us(), readers
 
     def _refuse(

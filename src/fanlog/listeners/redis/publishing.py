@@ -218,10 +218,10 @@ class RedisPublishing:
 
 def _shown_at_once(partition: Partition) -> bool:
     """Whether readers with a view get what is published in the same turn."""
-    followers = partition.followers
+    audience = partition.audience
     return (
-        followers is not None
-        and bool(followers.viewed)
+        audience is not None
+        and bool(audience.viewed)
         and partition.durability is not Durability.FSYNC
     )
 

@@ -390,8 +390,8 @@ class PubSub:
             live = sum(
                 len(cursors)
                 for partition in topic.partitions
-                if partition.followers is not None
-                for view, cursors in partition.followers.viewed.items()
+                if partition.audience is not None
+                for view, cursors in partition.audience.viewed.items()
                 if not isinstance(view, RecordView)
             )
             if readers > live or end != known_end:

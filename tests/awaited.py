@@ -7,5 +7,5 @@ from fanlog.broker.messages.topics import Partition
 
 def awaited(partition: Partition) -> bool:
     """Whether a fetch, a long poll or another wake waits for more."""
-    followers = partition.followers
-    return followers is not None and bool(followers.wakes)
+    audience = partition.audience
+    return audience is not None and bool(audience.wakes)

@@ -1,10 +1,10 @@
-"""The followers of a partition: cursors and wakes in one registry."""
+"""The audience of a partition: cursors and wakes in one registry."""
 
 from __future__ import annotations
 
 import asyncio
 
-from fanlog.broker.messages.followers import PartitionFollowers
+from fanlog.broker.messages.audience import PartitionAudience
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Partition
 from fanlog.broker.messages.wire_forms import Values
 from fanlog.model import Start
@@ -37,31 +37,31 @@ def test_a_partition_that_nobody_follows_has_no_registry() -> None:
     with stage() as on:
         on.publish("t", [b"a"])
         on.run()
-        assert partition_of(on).followers is None
+        assert partition_of(on).audience is None
 
 
 def test_views_are_in_the_order_of_their_ranks_whenever_they_join() -> None:
     with stage() as on:
-        followers: PartitionFollowers[Cursor] = PartitionFollowers()
+        audience: PartitionAudience[Cursor] = PartitionAudience()
         cursors = [cursor_of(on, Lines(rank)) for rank in (2, 3, 1, 2)]
         for cursor in cursors:
-            followers.join(cursor)
-        assert [view.rank for view in followers.viewed] == [1, 2, 2, 3]
-        assert followers.count() == len(list(followers.cursors())) == 4
+            audience.join(cursor)
+        assert [view.rank for view in audience.viewed] == [1, 2, 2, 3]
+        assert audience.count() == len(list(audience.cursors())) == 4
         for cursor in cursors:
-            followers.leave(cursor)
-        assert not followers.viewed
+            audience.leave(cursor)
+        assert not audience.viewed
         assert not any(cursor.live for cursor in cursors)
 
 
 def test_a_cursor_that_left_may_leave_again() -> None:
     with stage() as on:
-        followers: PartitionFollowers[Cursor] = PartitionFollowers()
+        audience: PartitionAudience[Cursor] = PartitionAudience()
         for cursor in (cursor_of(on), cursor_of(on, Lines(1))):
-            followers.join(cursor)
-            followers.leave(cursor)
-            followers.leave(cursor)
-        assert followers.count() == 0
+            audience.join(cursor)
+            audience.leave(cursor)
+            audience.leave(cursor)
+        assert audience.count() == 0
 
 
 def test_a_wake_is_called_once_and_may_register_again() -> None:
@@ -118,8 +118,8 @@ async def test_who_waits_for_an_offset_goes_on_there_and_leaves_nothing_behind()
             assert partition.visible_end == count
             await asyncio.sleep(0)
         await waiting
-        assert partition.followers is not None
-        assert not partition.followers.wakes
+        assert partition.audience is not None
+        assert not partition.audience.wakes
 
 
 async def test_who_waits_for_an_offset_hears_that_the_topic_goes() -> None:

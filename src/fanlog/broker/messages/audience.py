@@ -1,4 +1,4 @@
-"""The followers of a partition: everybody who waits for its next messages, in one place.
+"""The audience of a partition: everybody who waits for its next messages, in one place.
 
 There are two kinds. A cursor at the visible end gets each piece from the fan-out: the batches as
 they are, or a view of them. A wake is called once, when more becomes visible or the topic goes, and
@@ -26,7 +26,7 @@ class LiveCursor(Protocol):
 C = TypeVar("C", bound=LiveCursor)
 
 
-class PartitionFollowers(Generic[C]):
+class PartitionAudience(Generic[C]):
     """Cursors join at the visible end, and leave when they fall behind it."""
 
     __slots__ = ("live", "viewed", "wakes")
