@@ -68,7 +68,7 @@ def _join(session: RequestSession, request: int, aux: int, wanted: messages.Join
     # Again: permissions may have changed meanwhile.
     asked = _ask_member(session, wanted)
     subscription, epoch = session.broker.groups.join(
-        aux, wanted, session.outlet, session.told(aux), session.client
+        aux, wanted, session.outlet, session.notifier_of(aux), session.client
     )
     session.keep(aux, subscription, asked)
     session.answer(request, messages.GroupJoined(epoch))

@@ -540,7 +540,7 @@ class NativeSession:
             try:
                 self.ask_all(*subscription.asked)
             except FanlogError as refusal:
-                self.told(number).ended(refusal)
+                self.notifier_of(number).ended(refusal)
                 subscription.keeper.leave(subscription)
 
     def closed(self) -> None:
@@ -611,7 +611,7 @@ class NativeSession:
         else:
             self.subscriptions[number] = subscription
 
-    def told(self, number: int) -> Notifier:
+    def notifier_of(self, number: int) -> Notifier:
         """The notifier for the subscription with this number."""
         return Notifier(self.outlet, number, self.subscriptions)
 
@@ -624,7 +624,7 @@ class NativeSession:
     ) -> None:
         try:
             subscription, joined = await self.broker.subscriptions.add(
-                key, wanted, self.outlet, self.told(key), self.client, permit=self.permit
+                key, wanted, self.outlet, self.notifier_of(key), self.client, permit=self.permit
             )
         finally:
             begun = self.has_begun(key, wanted)

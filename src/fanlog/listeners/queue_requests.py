@@ -38,8 +38,10 @@ def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Wor
         raise ClosedError(f"Subscription {aux} was ended before it began.")
     # Again: permissions may have changed meanwhile.
     asked = _ask_worker(session, wanted)
-    queues, told = session.broker.queues, session.told(aux)
-    subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
+    queues, notifier = session.broker.queues, session.notifier_of(aux)
+    subscription, settings, joined = queues.work(
+        aux, wanted, session.outlet, notifier, session.client
+    )
     session.keep(aux, subscription, asked)
     logger.debug(
         "%s: subscription %d works on %s in queue %s, prefetch %d",
@@ -52,7 +54,7 @@ def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Wor
     session.answer(request, messages.Working(settings))
     session.tell_at_start(subscription)
     for topic in joined:
-        told.joined(topic)
+        notifier.joined(topic)
     queues.start(subscription)
 
 
