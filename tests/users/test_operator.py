@@ -15,8 +15,8 @@ def installed(user: User) -> None:
     user.types("pip install fanlog")
 
 
-def serve(user: User) -> Program:
-    serving = user.leaves_running("fanlog serve --data kept")
+def serve(user: User, folder: str = "kept") -> Program:
+    serving = user.leaves_running(f"fanlog serve --data {folder}")
     serving.wait_for("Try it, in two other terminals")
     return serving
 
@@ -52,7 +52,9 @@ def test_settings_come_from_a_file_and_are_checked(user: User) -> None:
 
 @pytest.fixture(scope="class")
 def serving(user: User) -> Iterator[None]:
-    started = serve(user)
+    # In a random order other tests come between those that share it.
+    started = serve(user, "mistaken")
+    user.types("fanlog topic create orders --durability fsync --if-not-exists")
     yield
     started.stop()
 
@@ -66,7 +68,7 @@ class TestMistakes:
         [
             ("fanlog topic describe nothing", "nothing"),
             ("fanlog publish 'orders*' x", "orders.*"),
-            ("fanlog serve --data kept --port 0 --redis-port -1", "in use"),
+            ("fanlog serve --data mistaken --port 0 --redis-port -1", "in use"),
             ("fanlog topic create orders --partitions 9", "exist"),
             ("fanlog topic alter orders --durability memory", "durability"),
             ("fanlog tail orders --from yesterday", "yesterday"),
