@@ -121,6 +121,20 @@ def test_an_outcome_that_came_late_is_an_error_unless_it_was_sent_twice() -> Non
             core.check_in_time(turn, lease, OutcomeKind.ACK, 0, 2)
 
 
+def test_a_reject_that_was_sent_twice_and_came_late_is_an_error() -> None:
+    """Nobody knows whether the first one made a dead letter: another worker may have the job."""
+    core, _ = working()
+    hand_out(core, 0, 2, fresh=True)
+    (lease,) = taken(core)
+    turn = core.report(lease, OutcomeKind.REJECT, 0, 1)
+    core.outcomes.take_turn()
+    (settle,) = turn.settles()
+    answer = msgspec.msgpack.encode(messages.Settled(settle.outcomes))
+    core.settled(turn, settle, answer, greeting(1))
+    with pytest.raises(LeaseLostError, match="too late for 1 of 1"):
+        core.check_in_time(turn, lease, OutcomeKind.REJECT, 0, 1)
+
+
 def test_jobs_that_were_acked_twice_are_not_done_again() -> None:
     core, _ = working()
     hand_out(core, 0, 4, fresh=True)
@@ -130,7 +144,7 @@ def test_jobs_that_were_acked_twice_are_not_done_again() -> None:
     # A restarted broker hands all of them out again before it gets the ack a second time.
     hand_out(core, 0, 4, fresh=True)
     (settle,) = turn.settles()
-    core.settled(turn, settle, b"", greeting(1))
+    core.settled(turn, settle, msgspec.msgpack.encode(messages.Settled(())), greeting(1))
     assert [(one.first, one.next) for one in taken(core)] == [(0, 1), (2, 4)]
 
 

@@ -82,7 +82,7 @@ class Queueing(Workload):
                 except TimeoutError:
                     continue
                 self._check_handed_out(job, joined_at)
-                await self._decide(client, job)
+                await self._decide(job)
 
     def _check_handed_out(self, job: fanlog.Job, joined_at: float) -> None:
         self.world.note(f"job {job.value!r} handed out, delivery {job.deliveries}")
@@ -92,8 +92,8 @@ class Queueing(Workload):
         if acked_at < max(joined_at, self.world.now - _ON_THE_WAY_SECONDS):
             self.violated(f"{job!r} was acked at {acked_at:.6f}, and is handed out again")
 
-    async def _decide(self, client: fanlog.Client, job: fanlog.Job) -> None:
-        fate, reconnects = self.dice.random(), client.reconnects
+    async def _decide(self, job: fanlog.Job) -> None:
+        fate = self.dice.random()
         if fate < 0.1:
             await asyncio.sleep(self.dice.uniform(0, 2 * _VISIBILITY_SECONDS))
         try:
@@ -106,9 +106,7 @@ class Queueing(Workload):
                 await job.nack(delay_seconds=self.dice.choice((0.0, 0.2)))
             elif fate < 0.9:
                 await job.reject("no good")
-                # One that was sent again may come too late, and says nothing of it.
-                if client.reconnects == reconnects:
-                    self.rejected.add(job.value)
+                self.rejected.add(job.value)
         except fanlog.errors.LeaseLostError:
             self.world.note(f"job {job.value!r} is another's")
         else:

@@ -159,7 +159,10 @@ class WorkerCore:
         if self._host.welcome is before:
             turn.came_late(decode(Settled, payload).late)
         else:
-            # The first one may have taken effect: then it is normal that this one was late.
+            # The first one may have taken effect: then it is normal that this one was late. But
+            # who rejects a job has to know that it may be with another worker.
+            late = decode(Settled, payload).late
+            turn.came_late(tuple(one for one in late if one.verb == OutcomeKind.REJECT))
             self._acked_again(settle)
 
     def _acked_again(self, settle: Settle) -> None:
