@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from fanlog.broker.queues.queues import Queues
-from fanlog.client.transactions import transaction
+from fanlog.client.core import transaction_core
 from fanlog.format.messages import CommitTransaction
 from fanlog.log import files, posix, recovery
 from fanlog.log.group_commit import GroupCommit
@@ -79,7 +79,7 @@ def drop_positions_of_transactions() -> AbstractContextManager[object]:
     def without_offsets(ticket: str, id: str, offsets: Any, tickets: Any) -> CommitTransaction:
         return CommitTransaction(ticket, id, (), tickets)
 
-    return mock.patch.object(transaction, "CommitTransaction", without_offsets)
+    return mock.patch.object(transaction_core, "CommitTransaction", without_offsets)
 
 
 def take_no_id_for_transactions() -> AbstractContextManager[object]:
@@ -88,4 +88,4 @@ def take_no_id_for_transactions() -> AbstractContextManager[object]:
     def without_id(ticket: str, id: str, offsets: Any, tickets: Any) -> CommitTransaction:
         return CommitTransaction(ticket, ticket, offsets, tickets)
 
-    return mock.patch.object(transaction, "CommitTransaction", without_id)
+    return mock.patch.object(transaction_core, "CommitTransaction", without_id)

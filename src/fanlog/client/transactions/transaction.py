@@ -13,9 +13,14 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.arguments import checked, checked_priority, event_time_us
+from fanlog.client.arguments import checked_priority, event_time_us
 from fanlog.client.core.reached import reached
 from fanlog.client.core.topic_outbox import TopicOutbox
+from fanlog.client.core.transaction_core import (
+    CommittingMember,
+    TransactionCore,
+    TransactionState,
+)
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.schedules import DelayedRecords, Time
@@ -29,15 +34,10 @@ from fanlog.errors import (
 )
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import (
-    AbortTransaction,
     BeginTransaction,
-    CommitTransaction,
-    GroupOffsets,
     Position,
-    TransactionBegun,
     TransactionCommitted,
     Welcome,
-    decode,
 )
 
 Taken = Message | Iterable[Message | Position] | None
@@ -53,12 +53,6 @@ class TransactionHost(Protocol):
     async def request(
         self, kind: FrameKind, message: msgspec.Struct, *, timeout_seconds: float | None = None
     ) -> bytes: ...
-
-
-class CommittingMember(Protocol):
-    """A group's member, whose positions a transaction can commit."""
-
-    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets: ...
 
 
 class Transaction:
@@ -79,13 +73,8 @@ class Transaction:
     ) -> None:
         self._host = host
         self._stager = stager
-        self._wanted = wanted
+        self._core = TransactionCore(wanted)
         self._commit_timeout_seconds = commit_timeout_seconds
-        self._begun: TransactionBegun | None = None
-        self._offsets: dict[tuple[str, str], GroupOffsets] = {}
-        self._members: dict[tuple[str, str], CommittingMember] = {}
-        self._result: TransactionCommitted | None = None
-        self._aborted = False
         self._delayed = DelayedRecords(stager, self._ready_outbox)
 
     # The life of it
@@ -98,17 +87,17 @@ class Transaction:
     @property
     def ticket(self) -> str:
         """What another process needs to stage into this one: `client.join_transaction(ticket)`."""
-        return self._open().ticket
+        return self._core.details().ticket
 
     @property
     def id(self) -> str:
         """The name under which this happens once."""
-        return self._open().id
+        return self._core.details().id
 
     @property
     def committed_before(self) -> bool:
         """Whether its id was committed before this one began: whatever it does will be dropped."""
-        return self._open().committed
+        return self._core.details().committed
 
     async def begin(self) -> None:
         """Asks for a ticket; `async with` does it by itself.
@@ -116,28 +105,15 @@ class Transaction:
         >>> tx = client.transaction()
         >>> await tx.begin()
         """
-        if self._begun is None:
-            answer = await self._host.request(FrameKind.BEGIN_TRANSACTION, self._wanted)
-            self._begun = decode(TransactionBegun, answer)
+        if self._core.state is TransactionState.NEW:
+            answer = await self._host.request(FrameKind.BEGIN_TRANSACTION, self._core.wanted)
+            begun = self._core.begun(answer)
             welcome = self._host.welcome
-            self._stager.begin(self._begun.ticket, welcome.frame_bytes_max if welcome else 0)
-
-    def _open(self) -> TransactionBegun:
-        if self._begun is None:
-            raise InvalidArgumentError(
-                "The transaction has not begun: open it in a `with` block, or call begin()."
-            )
-        return self._begun
-
-    def _unfinished(self) -> TransactionBegun:
-        if self._aborted or self._result is not None:
-            done = "aborted" if self._aborted else "committed"
-            raise InvalidArgumentError(f"The transaction was {done}: begin another.")
-        return self._open()
+            self._stager.begin(begun.ticket, welcome.frame_bytes_max if welcome else 0)
 
     def check_unfinished(self) -> None:
         """Raises if nothing can be staged: before the beginning, and after the end."""
-        self._unfinished()
+        self._core.check_unfinished()
 
     async def __aenter__(self) -> Transaction:
         await self.begin()
@@ -149,10 +125,9 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._aborted or self._result is not None:
+        if self._core.is_over:
             return
-        if self._wanted.ticket:
-            # Others have it too: it ends when one of them says so.
+        if self._core.is_shared:
             if error is None:
                 await self.flush()
             else:
@@ -162,7 +137,7 @@ class Transaction:
             if error is None:
                 await self.commit()
         finally:
-            if self._result is None:
+            if self._core.result is None:
                 await self._give_up()
 
     async def _give_up(self) -> None:
@@ -171,10 +146,10 @@ class Transaction:
             with contextlib.suppress(FanlogError):
                 await self.abort()
         else:
-            self._drop()
+            self._core.give_up()
+            self._stop_staging()
 
-    def _drop(self) -> None:
-        self._aborted = True
+    def _stop_staging(self) -> None:
         self._stager.stop(ClosedError("The transaction was aborted."))
 
     # What is in it
@@ -200,7 +175,7 @@ class Transaction:
 
         >>> await tx.publish("orders", "one tea", key="alice")
         """
-        self._unfinished()
+        self._core.check_unfinished()
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if not (delay_seconds is at is schedule_id is None):
@@ -244,25 +219,20 @@ class Transaction:
 
         >>> tx.commit_offsets(member)
         """
-        self._unfinished()
+        self._core.check_unfinished()
         if not callable(getattr(member, "offsets_for_commit", None)):
             raise InvalidArgumentError(
                 "commit_offsets takes a member of a group, as client.consume(...) makes it, not "
                 f"{type(member).__name__}."
             )
-        offsets = member.offsets_for_commit(_positions(taken))
-        key = (offsets.group, offsets.member)
-        before = () if key not in self._offsets else self._offsets[key].positions
-        places = {(p.topic, p.partition): p for p in (*before, *offsets.positions)}
-        self._offsets[key] = msgspec.structs.replace(offsets, positions=tuple(places.values()))
-        self._members[key] = member
+        self._core.commit_offsets(member, _positions(taken))
 
     async def flush(self) -> None:
         """Waits until everything so far is staged: then another may commit it.
 
         >>> await tx.flush()
         """
-        self._unfinished()
+        self._core.check_unfinished()
         await self._stager.flush()
 
     # The end
@@ -278,30 +248,27 @@ class Transaction:
         >>> result.already
         False
         """
-        if self._result is not None:
-            return self._result
-        begun = self._unfinished()
+        core = self._core
+        if core.result is not None:
+            return core.result
+        core.check_unfinished()
         await self._stager.flush()
-        offsets = tuple(self._offsets.values())
-        for key, member in self._members.items():
-            # Once more: a partition may have been lost, and have come back, since.
-            member.offsets_for_commit(self._offsets[key].positions)
-        wanted = checked(CommitTransaction(begun.ticket, id or begun.id, offsets, tuple(tickets)))
         answer = await self._host.request(
-            FrameKind.COMMIT_TRANSACTION, wanted, timeout_seconds=self._commit_timeout_seconds
+            FrameKind.COMMIT_TRANSACTION,
+            core.committing(id, tickets),
+            timeout_seconds=self._commit_timeout_seconds,
         )
-        self._result = decode(TransactionCommitted, answer)
-        return self._result
+        return core.committed(answer)
 
     async def abort(self) -> None:
         """Takes everything back.
 
         >>> await tx.abort()
         """
-        if not self._aborted:
-            begun = self._unfinished()
-            self._drop()
-            await self._host.request(FrameKind.ABORT_TRANSACTION, AbortTransaction(begun.ticket))
+        if self._core.state is not TransactionState.ABORTED:
+            wanted = self._core.aborting()
+            self._stop_staging()
+            await self._host.request(FrameKind.ABORT_TRANSACTION, wanted)
 
 
 def _positions(taken: Taken) -> tuple[Position, ...] | None:
