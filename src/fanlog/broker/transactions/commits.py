@@ -9,6 +9,7 @@ adds its id to the known ones and drops the intent.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from fanlog.broker.transactions.intents import (
     BatchAnswers,
     CommitDone,
     Intent,
+    StagedPart,
     TransactionCommit,
     decode_intent,
     encode_intent,
@@ -29,6 +31,7 @@ from fanlog.broker.transactions.intents import (
     whole_batches,
     without_memory_topics,
 )
+from fanlog.broker.transactions.staged_copies import StagedCopies
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ClosedError,
@@ -73,6 +76,7 @@ class TransactionCommits:
         self._intake = intake
         self._runtime = runtime
         self._folder = folder
+        self.copies = StagedCopies(broker.internal, runtime)
         self._ids = CommittedIds(broker.internal, options, runtime)
         self._ledger = Ledger(broker.internal, "transactions", self._everything, _LOSS)
         # By id: transactions with a valid intent.
@@ -121,6 +125,7 @@ class TransactionCommits:
             for part in intent.parts:
                 if part.file_bytes:
                     path = f"{self._folder}/{part.ticket}"
+                    self._restore_copy(part, path)
                     reopened = StagedBytes.reopen(path, part.file_bytes, part.file_crc)
                     staged[part.ticket] = reopened
         except StorageError as found:
@@ -130,6 +135,16 @@ class TransactionCommits:
         commit.recovered = True
         commit.fault = fault
         return commit
+
+    def _restore_copy(self, part: StagedPart, path: str) -> None:
+        """Another node may have staged it."""
+        if not self._broker.turns.stream.replicated:
+            return
+        try:
+            if not os.path.exists(path) or os.path.getsize(path) < part.file_bytes:
+                self.copies.restore(part.ticket, path)
+        except OSError as fault:
+            raise write_error(fault, path) from fault
 
     def _sweep(self, tickets: set[str]) -> None:
         """Removes the files, marks and producers of finished transactions."""
@@ -399,6 +414,8 @@ class TransactionCommits:
             for staged in commit.staged.values():
                 self._runtime.in_background(staged.discard, _log_fault)
         self._ledger.write_or_owe(gone)
+        if not self.staged_files():
+            self.copies.forget()
         self._forget_marks()
 
     def _forget_producer(self, intent: Intent) -> None:

@@ -400,6 +400,13 @@ class Transactions:
                 part.staged.sync()
 
         def synced(result: Exception | None) -> None:
+            files = [(part.ticket, part.staged) for part in parts if part.staged.in_file]
+            if result is None and files and self._broker.turns.stream.replicated:
+                self._commits.copies.write(files, decide)
+            else:
+                decide(result)
+
+        def decide(result: Exception | None) -> None:
             others = self._deciding.pop(id)
             self._memory_bytes += sum(part.staged.memory_bytes for part in parts) - before
             for part in parts:
