@@ -96,3 +96,20 @@ async def test_with_too_few_nodes_nothing_is_stored_and_reading_goes_on(tmp_path
                 if node != primary:
                     await cluster.stop(node)
             assert await _read_all(cluster, primary, "t", 1) == [b"1"]
+
+
+async def test_clients_may_come_to_any_node_also_after_another_one_took_over(
+    tmp_path: Path,
+) -> None:
+    async with three_nodes(tmp_path, front=True) as cluster:
+        await cluster.start("a", "b", "c")
+        first = await cluster.whole()
+        for node in "abc":
+            async with await cluster.connect(node) as client:
+                await client.publish("t", node.encode())
+        killed = cluster.nodes.pop(first)
+        await killed.stop(hand_over=False)
+        await cluster.start(first)
+        await cluster.whole()
+        for node in "abc":
+            assert await _read_all(cluster, node, "t", 3) == [b"a", b"b", b"c"]

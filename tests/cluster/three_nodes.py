@@ -98,7 +98,9 @@ class ThreeNodes:
         return self.primary()
 
     async def connect(self, node: str) -> Client:
-        return await connect_client(f"fanlog://127.0.0.1:{self.ports[node]}")
+        """A client of a node, which opens its ports when the primary serves clients."""
+        url = f"fanlog://127.0.0.1:{self.ports[node]}"
+        return await connect_client(url, wait_seconds=PATIENCE_SECONDS)
 
 
 @asynccontextmanager

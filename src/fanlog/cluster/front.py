@@ -4,17 +4,20 @@ clients may come to any node."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 import msgspec
 
 from fanlog.config import ClientOptions, ClusterOptions, Config
-from fanlog.edge.node import FanlogEdge
+from fanlog.edge.node import CLIENT, FanlogEdge
 from fanlog.errors import FanlogError
 from fanlog.node import LoopRuntime
 
 logger = logging.getLogger("fanlog.cluster")
+
+_RETRY_SECONDS = 0.25
+_DRAIN_SECONDS_MAX = 0.5
+_BACKOFF_SECONDS_MAX = 1.0
 
 
 def peer_options(cluster: ClusterOptions, options: ClientOptions) -> ClientOptions:
@@ -30,39 +33,65 @@ def peer_options(cluster: ClusterOptions, options: ClientOptions) -> ClientOptio
 
 
 class ClusterFront:
-    """An edge of one primary, until `close`."""
+    """An edge of one primary, until `close`. It comes as soon as the primary serves clients, and
+    waits as long as the primary is away."""
 
     def __init__(self, url: str, config: Config, options: ClientOptions) -> None:
+        self._url = url
         # The edge has no data, and no accounts: those are the primary's.
-        self._edge = FanlogEdge(
-            url, _for_edge(config), runtime=LoopRuntime(), client_options=options
+        self._config = _for_edge(config)
+        self._options = msgspec.structs.replace(
+            options, wait_seconds=CLIENT.wait_seconds, backoff_max_seconds=_BACKOFF_SECONDS_MAX
         )
-        self._config = config
-        self._opening = asyncio.create_task(self._open())
-        self._started = False
+        self._edge: FanlogEdge | None = None
+        self._opening = asyncio.create_task(self._keep_opening())
 
-    async def _open(self) -> None:
-        edge, config = self._edge, self._config
-        edge.start()
-        self._started = True
-        try:
-            await edge.connect()
-            edge.listen()
-            if config.redis.port >= 0:
-                edge.listen_redis()
-            if config.web.port >= 0:
-                await edge.listen_web()
-        except FanlogError as fault:
-            logger.error("Clients can't connect to this node: %s", fault)
+    async def _keep_opening(self) -> None:
+        said = ""
+        while True:
+            edge = self._edge = FanlogEdge(
+                self._url, self._config, runtime=LoopRuntime(), client_options=self._options
+            )
+            edge.start()
+            try:
+                await self._open(edge)
+            except (FanlogError, OSError) as fault:
+                # A primary that is about to serve says so at each attempt.
+                if str(fault) != said:
+                    said = str(fault)
+                    logger.warning("Clients can't connect to this node yet: %s", fault)
+            else:
+                return
+            await self._stop()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _open(self, edge: FanlogEdge) -> None:
+        config = self._config
+        await edge.connect()
+        edge.listen()
+        if config.redis.port >= 0:
+            edge.listen_redis()
+        if config.web.port >= 0:
+            await edge.listen_web()
+
+    async def _stop(self) -> None:
+        edge, self._edge = self._edge, None
+        if edge is not None:
+            await edge.stop()
 
     async def close(self) -> None:
         self._opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._opening
-        if self._started:
-            await self._edge.stop()
+        await asyncio.gather(self._opening, return_exceptions=True)
+        await self._stop()
 
 
 def _for_edge(config: Config) -> Config:
-    security = msgspec.structs.replace(config.security, auth=False)
-    return msgspec.structs.replace(config, security=security)
+    """Without accounts. It closes quickly: the node may be about to become the primary."""
+    return msgspec.structs.replace(
+        config,
+        security=msgspec.structs.replace(config.security, auth=False),
+        listener=msgspec.structs.replace(
+            config.listener,
+            drain_seconds=min(config.listener.drain_seconds, _DRAIN_SECONDS_MAX),
+        ),
+    )
