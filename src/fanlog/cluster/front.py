@@ -76,8 +76,14 @@ class ClusterFront:
 
     async def _stop(self) -> None:
         edge, self._edge = self._edge, None
-        if edge is not None:
-            await edge.stop()
+        if edge is None:
+            return
+        stopping = asyncio.create_task(edge.stop())
+        done, _ = await asyncio.wait((stopping,), timeout=_DRAIN_SECONDS_MAX)
+        if not done:
+            # A primary that is paused or gone doesn't answer, and this node may have to replace it.
+            await edge.client.close(flush=False)
+        await stopping
 
     async def close(self) -> None:
         self._opening.cancel()
