@@ -23,6 +23,7 @@ from fanlog.broker.backups import POINTS_MAX
 from fanlog.cli import backup as backup_command
 from fanlog.cli.backup import RemoteSource, pull
 from fanlog.client.aio import Client
+from fanlog.cluster.mark import FolderMark, load_mark, save_mark
 from fanlog.errors import (
     BackupError,
     DiskFullError,
@@ -68,6 +69,22 @@ async def published(broker: Client, topic: str) -> list[str]:
     (info,) = await broker.topics(topic)
     async with broker.subscribe(topic, start="earliest") as reader:
         return [m.text.split()[0] for m in await take(reader, info.records)]
+
+
+# A cluster
+
+
+async def test_the_mark_of_a_cluster_is_not_in_a_backup(folder: Path) -> None:
+    mark = FolderMark(cluster_name="orders", node="a", incarnation="a.1")
+    async with fanlog.Broker(folder / "data") as broker:
+        await fill(broker, "t", 3)
+        save_mark(str(folder / "data"), mark)
+        await take_point(broker, folder / "backup")
+    assert not list((folder / "backup").rglob("cluster.json*"))
+    restore(str(folder / "backup"), str(folder / "restored"), NOW)
+    assert load_mark(str(folder / "restored")) is None
+    async with fanlog.Broker(folder / "restored") as broker:
+        assert len(await published(broker, "t")) == 3
 
 
 # What is new

@@ -15,7 +15,7 @@ from msgspec import inspect
 from fanlog import identity, model
 from fanlog.config import BrokerOptions, ListenerOptions
 from fanlog.errors import BY_CODE
-from fanlog.format import accounts, messages, traces
+from fanlog.format import accounts, messages, replication, traces
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.listeners.native import HANDLERS
@@ -37,6 +37,14 @@ OWN = [
     identity.Rules,
     identity.Allowance,
     *ACCOUNTS,
+    replication.Follow,
+    replication.Followed,
+    replication.ReplicaTopics,
+    replication.ReplicaTopic,
+    replication.ReplicaPartition,
+    replication.ReplicaEnds,
+    replication.ReplicaEnd,
+    replication.ReplicaEvent,
     model.TopicSettings,
     model.Start,
     model.TopicInfo,
@@ -103,14 +111,16 @@ def named(kind: inspect.Type) -> str:
             return "int" + (bounds if least is not None else "")
         case inspect.VarTupleType() | inspect.ListType():
             return f"array of {named(kind.item_type)}"
+        case inspect.TupleType():
+            return f"({', '.join(map(named, kind.item_types))})"
         case inspect.DictType():
             return f"map of {named(kind.key_type)} to {named(kind.value_type)}"
         case inspect.UnionType():
             return " or ".join(named(one) for one in kind.types)
-        case inspect.LiteralType():
-            return " or ".join(f"`{value}`" for value in kind.values)
-        case inspect.EnumType():
-            return " or ".join(f"`{value.value}`" for value in kind.cls)
+        case inspect.LiteralType() | inspect.EnumType():
+            literal = isinstance(kind, inspect.LiteralType)
+            values = kind.values if literal else [value.value for value in kind.cls]
+            return " or ".join(f"`{value}`" for value in values)
         case inspect.StructType():
             return kind.cls.__name__
         case _:

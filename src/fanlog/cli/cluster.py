@@ -17,6 +17,7 @@ from fanlog.cli.session import AsJson
 from fanlog.cli.settings import load_settings
 from fanlog.cli.terminal import new_table, out, print_json, printable, say_done, say_warning
 from fanlog.cluster.coordination import Coordination, Listing, Stored, Swapped
+from fanlog.cluster.forced_reign import forced_reign
 from fanlog.cluster.records import ClusterKeys, NodeRecord, ShardRecord, encode, node_of, nodes_of
 from fanlog.cluster.requests import request_key, requests_in
 from fanlog.cluster.snapshot import ClusterSnapshot, cluster_of
@@ -211,6 +212,8 @@ def describe(found: _Found) -> ClusterStatus:
             else "spare"
         )
         remarks = [f"{asked[name]} asked for"] if name in asked else []
+        if alive is not None and alive.problem:
+            remarks.append(alive.problem)
         if alive is not None and alive.unfit:
             remarks.append(alive.unfit)
         if alive is not None and name in in_sync and incarnation not in record.in_sync:
@@ -362,32 +365,9 @@ def promote(
 
     async def work(found: _Found) -> str:
         found.check_known(node)
-        record, alive = found.record, found.member(node)
-        if alive is None:
-            raise UnavailableError(f"{node} is not alive: start it first.")
-        able = [one for one in record.in_sync if found.cluster.node(one) is not None]
-        if able:
-            raise InvalidArgumentError(
-                f"{', '.join(able)} is in sync and alive: nothing has to be lost. Use fanlog "
-                "cluster move."
-            )
-        if not accept_loss:
-            raise InvalidArgumentError(
-                f"{node} may lack messages that were acknowledged: {', '.join(record.in_sync)} had "
-                f"all of them at the end of epoch {record.epoch}. Start one of those again if you "
-                "can. If they are lost for good, repeat this with --accept-loss."
-            )
-        epoch = record.epoch + 1
-        forced = msgspec.structs.replace(
-            record,
-            epoch=epoch,
-            primary=alive.incarnation,
-            in_sync=(alive.incarnation,),
-            replicas=tuple(dict.fromkeys((*record.replicas, node))),
-            forced_epoch=epoch,
-        )
+        forced = forced_reign(found.cluster, node, accept_loss=accept_loss)
         await _replace(found, forced)
-        return f"{node} begins the reign of epoch {epoch}, with what it has."
+        return f"{node} begins the reign of epoch {forced.epoch}, with what it has."
 
     say_done(_with_cluster(cluster, etcd, config, work))
 

@@ -231,6 +231,9 @@ class ClusterNode:
             redis=f"{self._config.redis.host}:{self._config.redis.port}",
             unfit=self._unfit,
             revision=0 if seen is None else seen.revision,
+            epoch=0 if seen is None else seen.record.epoch,
+            etcd="" if self._mark is None else self._mark.etcd,
+            problem=self.problem,
         )
         if record != self._announced:
             self._announced = record
@@ -299,6 +302,19 @@ class ClusterNode:
         logger.info("The cluster's record is now %s.", record)
 
     # Deciding
+
+    @property
+    def problem(self) -> str:
+        """What an operator has to do, or why a change waits; empty if there is nothing."""
+        match self.step:
+            case StopNode(sentence):
+                return sentence
+            case Wait(reason, needs_operator=True):
+                return reason
+            case NoChange(reason):
+                return reason
+            case _:
+                return ""
 
     async def _run(self) -> None:
         while not self._stopping:

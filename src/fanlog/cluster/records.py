@@ -51,8 +51,12 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     redis: str = ""
     # Why it should not be primary: it drains, or its disk is full. Empty: it may.
     unfit: str = ""
-    # The mod revision of the newest shard record that it has seen.
+    # The newest shard record that it has seen: its mod revision, its epoch, and in which etcd.
     revision: int = 0
+    epoch: int = 0
+    etcd: str = ""
+    # What an operator has to do, or why a change waits. Empty: nothing.
+    problem: str = ""
 
 
 class SeenRecord(msgspec.Struct, frozen=True):
