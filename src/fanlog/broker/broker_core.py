@@ -163,7 +163,6 @@ class BrokerCore:
         self._defaults = topic_defaults
         self._started_us = runtime.work_us()
         self._trusted = TrustedClock(runtime, log_options.clock_trust_seconds)
-        self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes, blocks)
         self.reading = self._make_reading(log_options)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)

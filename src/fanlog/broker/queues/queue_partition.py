@@ -157,7 +157,6 @@ class QueuePartition:
         self.jobs = jobs
         self.sequence = 0
         self.watching = False
-        self.lost_jobs = 0
         self._stretches: list[tuple[list[int], list[BatchAtHand]]] = []
         self._loading: int | None = None
         # Batches whose keys are being read in a thread, and large ones with keys in memory.
@@ -382,7 +381,6 @@ class QueuePartition:
     def _lose(self, first: int, next: int, reason: GapReason) -> None:
         lost = self.jobs.lose(first, next)
         if lost:
-            self.lost_jobs += lost
             self.partition.topic.count().lost_records += lost
             topic, partition = self.partition.topic.name, self.partition.index
             self._host.missed(self, Gap(topic, partition, first, next, reason), lost)

@@ -177,15 +177,8 @@ def _reply(session: RedisPeer, words: Command) -> RespReply:
     return SYNTAX
 
 
-def _no_evict(session: RedisPeer, words: Command) -> RespReply:
-    mode = words[2].upper()
-    if mode not in (b"ON", b"OFF"):
-        return SYNTAX
-    session.no_evict = mode == b"ON"
-    return OK
-
-
-def _no_touch(session: RedisPeer, words: Command) -> RespReply:
+def _no_effect(session: RedisPeer, words: Command) -> RespReply:
+    """NO-EVICT and NO-TOUCH are about Redis's memory and its keys: they change nothing here."""
     return OK if words[2].upper() in (b"ON", b"OFF") else SYNTAX
 
 
@@ -319,10 +312,10 @@ CLIENT_PARTS = {
     "kill": _part("kill", -3, _kill, "Terminates open connections.", admin=True),
     "reply": _part("reply", 3, _reply, "Instructs the server whether to reply.", since="3.2.0"),
     "no-evict": _part(
-        "no-evict", 3, _no_evict, "Sets the client eviction mode.", since="7.0.0", admin=True
+        "no-evict", 3, _no_effect, "Sets the client eviction mode.", since="7.0.0", admin=True
     ),
     "no-touch": _part(
-        "no-touch", 3, _no_touch, "Controls whether commands touch keys.", since="7.2.0"
+        "no-touch", 3, _no_effect, "Controls whether commands touch keys.", since="7.2.0"
     ),
     "tracking": _part(
         "tracking", -3, _tracking, "Controls server-assisted client-side caching.", since="6.0.0"

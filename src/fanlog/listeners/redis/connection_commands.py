@@ -62,7 +62,7 @@ def reset(session: RedisPeer, words: Command) -> RespReply:
     session.unsubscribe_all()
     session.speak(2)
     session.replies, session.skip_next = "on", False
-    session.name, session.database, session.no_evict = b"", 0, False
+    session.name, session.database = b"", 0
     session.log_out()
     return Simple("RESET")
 

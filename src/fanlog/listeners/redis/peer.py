@@ -66,7 +66,6 @@ class RedisPeer(ChannelFollower, Protocol):
     # Of the client itself.
     library: tuple[bytes, bytes]
     database: int
-    no_evict: bool
     last_command: str
     replies: Literal["on", "off", "skip"]
     skip_next: bool

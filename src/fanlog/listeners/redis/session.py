@@ -84,7 +84,6 @@ class RedisSession:
         self.name = b""
         self.library: tuple[bytes, bytes] = (b"", b"")
         self.database = 0
-        self.no_evict = False
         self.last_command = "NULL"
         self.channels: dict[bytes, None] = {}
         self.patterns: dict[bytes, None] = {}
