@@ -11,7 +11,7 @@ import socket
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from fanlog.errors import TooManyConnectionsError, allow_more
+from fanlog.errors import ConfigError, TooManyConnectionsError, allow_more
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.faults import listen_error
 from fanlog.listeners.handshakes import Handshakes
@@ -47,6 +47,11 @@ class Acceptor(ABC):
         self._sock: socket.socket | None = None
         # Set before `open` to speak TLS.
         self.certificates: Certificates | None = None
+        # Set before `open`: other processes listen on the same port, and the kernel gives each
+        # connection to one of them.
+        self.shares_port = False
+        # Set before `open`: workers listen on the port, and hand connections in.
+        self.is_handed_in = False
         self._handshakes: Handshakes | None = None
         self.loop: asyncio.AbstractEventLoop
 
@@ -79,23 +84,38 @@ class Acceptor(ABC):
     def open(self) -> None:
         """Listens; `host` and `port` then say where."""
         self.loop = asyncio.get_running_loop()
+        if self.is_handed_in:
+            return
         try:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            sock = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+            sock = socket.create_server(
+                (self.host, self.port),
+                family=family,
+                backlog=_BACKLOG,
+                reuse_port=self.shares_port,
+            )
         except (OSError, OverflowError) as fault:
-            raise listen_error(
-                fault,
-                self.host,
-                self.port,
-                port_flag=self.port_flag,
-                host_option=self.host_option,
-            ) from fault
+            raise self.not_open(fault) from fault
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
         self._sock = sock
         if self.certificates is not None:
             self._handshakes = Handshakes(self.certificates, self._admission, self._let_in_secure)
         self.loop.add_reader(sock.fileno(), self._accept)
+
+    def not_open(self, fault: OSError | OverflowError) -> ConfigError:
+        """Why it can't listen, and what to change."""
+        return listen_error(
+            fault,
+            self.host,
+            self.port,
+            port_flag=self.port_flag,
+            host_option=self.host_option,
+        )
+
+    def hand_in(self, sock: socket.socket, peer: str) -> None:
+        """Takes a connection that a worker has accepted, and passes on."""
+        self._let_in_unless_full(sock, peer)
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_A_TURN):
@@ -170,7 +190,8 @@ class Acceptor(ABC):
                 sock.send(self.refusal(error))
             sock.close()
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.is_handed_in:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.accepted += 1
         self.let_in(sock, peer)
 

@@ -39,7 +39,9 @@ class LocalLink:
         self._soon = soon
         self._open = True
         self._broker = broker
-        self._session = NativeSession(broker, self, options, trusted=True)
+        # The embedded program itself is not audited. A web listener notes the actions of its
+        # clients.
+        self._session = NativeSession(broker, self, options, trusted=True, audited=False)
         self.blocked = False
         self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []

@@ -104,8 +104,10 @@ class NativeSession:
         options: ListenerOptions,
         *,
         trusted: bool = False,
+        audited: bool = True,
     ) -> None:
-        """`trusted`: the peer is the program that the broker runs in."""
+        """`trusted`: the peer is the broker's own program, or a worker. `audited`: the audit log
+        has its changes."""
         self.broker = broker
         self.outlet = outlet
         peer = outlet.peer if isinstance(outlet, Addressed) else ""
@@ -155,9 +157,7 @@ class NativeSession:
         self.client = ""
         # Names of producers that the peer has, or had: the id and epoch of each.
         self.registered: dict[str, tuple[int, int]] = {}
-        # The embedded program itself is not audited. A web listener notes the actions of its
-        # clients.
-        self._audited = None if trusted else Notes()
+        self._audited = Notes() if audited else None
 
     # Bytes in
 

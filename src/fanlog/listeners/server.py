@@ -25,6 +25,12 @@ class NativeListener(TcpListener[NativeSession]):
         connection = SocketConnection(sock, peer, self)
         return connection, NativeSession(self.broker, connection, self.options)
 
+    def hand_in_worker(self, sock: socket.socket, name: str) -> None:
+        """Takes a worker's own connection, over which it asks for its clients."""
+        connection = SocketConnection(sock, name, self)
+        session = NativeSession(self.broker, connection, self.options, trusted=True)
+        self.open_connection(connection, session)
+
     def refusal(self, error: TooManyConnectionsError) -> bytes:
         return message_frame(FrameKind.ERROR, ErrorAnswer(error.code, str(error)))
 

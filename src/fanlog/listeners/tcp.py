@@ -69,11 +69,14 @@ class TcpListener(Acceptor, Generic[S]):
         return len(self._connections)
 
     def let_in(self, sock: socket.socket, peer: str) -> None:
-        connection, session = self.admit(sock, peer)
+        self.open_connection(*self.admit(sock, peer))
+
+    def open_connection(self, connection: SocketConnection, session: S) -> None:
+        """Serves a connection from now on. Raises OSError if it is gone already."""
         self._connections[connection] = session
-        self._admission.came(peer)
+        self._admission.came(connection.peer)
         self.broker.connections += 1
-        self.log_connected(peer)
+        self.log_connected(connection.peer)
         try:
             connection.open(session, context_of(session.permit))
         except OSError:
@@ -81,7 +84,9 @@ class TcpListener(Acceptor, Generic[S]):
             raise
 
     def peers(self) -> Iterator[TcpPeer]:
-        """The connections, for operators."""
+        """The connections, for operators. Those that were handed in are shown by their workers."""
+        if self.is_handed_in:
+            return
         now_us = self.broker.now_us()
         for connection, session in list(self._connections.items()):
             if connection in self._connections and not connection.closing:
