@@ -6,17 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from fanlog.client.core.handshake import hello
-from fanlog.client.link import open_tcp
-from fanlog.client.tls import no_tls
-from fanlog.config import ClientOptions, ListenerOptions
+from fanlog.config import ListenerOptions
 from fanlog.edge.gate import EdgeGate
+from fanlog.edge.reach import UpstreamReach
 from fanlog.errors import ConnectError, ConnectionLostError, FanlogError, FormatError
 from fanlog.format import messages
 from fanlog.format.frames import (
@@ -41,7 +39,6 @@ from fanlog.listeners.socket_connection import SocketConnection
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import SendBuffer
-    from fanlog.client.address import Address
     from fanlog.edge.core import EdgeCore
 
 logger = logging.getLogger("fanlog.edge")
@@ -73,10 +70,9 @@ def _is_ours(kind: int, request: int) -> bool:
 class NativeRelay(asyncio.Protocol):
     """One peer's connection to upstream: frames go both ways as they are."""
 
-    def __init__(self, session: EdgeSession, address: Address, options: ClientOptions) -> None:
+    def __init__(self, session: EdgeSession, reach: UpstreamReach) -> None:
         self._session = session
-        self._address = address
-        self._options = options
+        self._reach = reach
         self._cutter = FrameCutter(1 << 31)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
@@ -90,19 +86,15 @@ class NativeRelay(asyncio.Protocol):
     async def _connect(self) -> None:
         try:
             await self._session.check_login()
-            await open_tcp(lambda: self, self._address, self._options)
+            await self._reach.open(lambda: self, self._session.permit.who.address)
         except FanlogError as fault:
             self._fail(fault)
-        except ssl.SSLError as fault:
-            self._fail(no_tls(self._address, fault))
-        except OSError as fault:
-            self._fail(ConnectError(f"The edge can't reach its upstream {self._address}: {fault}."))
 
     def _too_late(self) -> None:
         if not self._greeted:
             self._fail(
                 ConnectError(
-                    f"The edge's upstream {self._address} did not answer within "
+                    f"The edge's upstream {self._reach.name} did not answer within "
                     f"{_CONNECT_SECONDS:.0f} s. Try again when it runs."
                 )
             )
@@ -182,7 +174,7 @@ class NativeRelay(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         because = f": {exc}" if exc else "."
-        self._fail(ConnectionLostError(f"The edge lost its upstream {self._address}{because}"))
+        self._fail(ConnectionLostError(f"The edge lost its upstream {self._reach.name}{because}"))
 
     def _fail(self, error: FanlogError) -> None:
         if not self._closed:
@@ -203,20 +195,20 @@ class NativeRelay(asyncio.Protocol):
 
 
 class EdgeSession(NativeSession):
-    """One native peer of an edge."""
+    """One native peer of an edge. `local_kinds` are the requests that the edge itself answers."""
+
+    local_kinds = _LOCAL
 
     def __init__(
         self,
         core: EdgeCore,
         outlet: NativeOutlet,
         options: ListenerOptions,
-        address: Address,
-        client_options: ClientOptions,
+        reach: UpstreamReach,
     ) -> None:
         super().__init__(core, outlet, options)
         self._core = core
-        self._address = address
-        self._client_options = client_options
+        self._reach = reach
         self._relay: NativeRelay | None = None
         self._said_goodbye = False
         # The peer's credentials: it also logs in upstream, for its own requests there.
@@ -253,7 +245,7 @@ class EdgeSession(NativeSession):
             self._relay.send(message_frame(FrameKind.LOGIN, shown))
 
     def _is_local(self, kind: int, data: bytes, at: int, end: int) -> bool:
-        if kind in _LOCAL:
+        if kind in self.local_kinds:
             return True
         number = read_frame_header(data, at).aux
         if kind in _NUMBERED:
@@ -278,7 +270,7 @@ class EdgeSession(NativeSession):
 
     def _pass_on(self, data: bytes) -> None:
         if self._relay is None:
-            self._relay = NativeRelay(self, self._address, self._client_options)
+            self._relay = NativeRelay(self, self._reach)
             self._core.relays[self.outlet] = self._relay
         self._relay.send(data)
 
@@ -322,14 +314,12 @@ class EdgeListener(NativeListener):
         options: ListenerOptions,
         admission: Admission,
         *,
-        upstream: Address,
-        client_options: ClientOptions,
+        reach: UpstreamReach,
         welcome: Callable[[], messages.Welcome | None],
     ) -> None:
         super().__init__(core, options, admission)
-        self._core = core
-        self._upstream = upstream
-        self._client_options = client_options
+        self.core = core
+        self.reach = reach
         self._welcome_of = welcome
 
     def admit(self, sock: socket.socket, peer: str) -> tuple[SocketConnection, NativeSession]:
@@ -343,6 +333,7 @@ class EdgeListener(NativeListener):
                 frame_bytes_max=min(options.frame_bytes_max, welcome.frame_bytes_max),
                 fetch_bytes_max=min(options.fetch_bytes_max, welcome.fetch_bytes_max),
             )
-        return connection, EdgeSession(
-            self._core, connection, options, self._upstream, self._client_options
-        )
+        return connection, self.make_session(connection, options)
+
+    def make_session(self, connection: SocketConnection, options: ListenerOptions) -> EdgeSession:
+        return EdgeSession(self.core, connection, options, self.reach)

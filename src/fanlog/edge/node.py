@@ -16,12 +16,12 @@ from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.ports import Authority, Gate
 from fanlog.client.address import parse_url
 from fanlog.client.aio import Client
-from fanlog.client.link import tcp_dial
 from fanlog.config import ClientOptions, Config, EdgeOptions
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
 from fanlog.edge.gate import EdgeGate
 from fanlog.edge.native import EdgeListener
+from fanlog.edge.reach import TcpReach, UpstreamReach
 from fanlog.edge.redis_port import EdgeRedisListener
 from fanlog.errors import ConfigError, FanlogError, ForbiddenError
 from fanlog.format import messages
@@ -117,13 +117,16 @@ class EdgeNode(Node):
         core.upstream = self.make_upstream(core)
         return core
 
-    async def listen_web(self) -> WebListener:
+    def make_web_listener(self) -> WebListener:
         # aiohttp takes a while to import, and not every edge has a use for it.
         from fanlog.listeners.web.server import WebListener  # noqa: PLC0415
 
+        return WebListener(self.make_bus(), self._config.web, self._admission)
+
+    async def listen_web(self) -> WebListener:
         posix.require()
-        listener = WebListener(self.make_bus(), self._config.web, self._admission)
-        listener.certificates = self.certificates
+        listener = self.make_web_listener()
+        self.prepare_listener(listener)
         await listener.start()
         self.listeners.append(listener)
         return listener
@@ -146,16 +149,19 @@ class FanlogEdge(EdgeNode):
         *,
         runtime: LoopRuntime | None = None,
         client_options: ClientOptions = CLIENT,
+        reach: UpstreamReach | None = None,
     ) -> None:
-        address = parse_url(upstream)
-        client_options = msgspec.structs.replace(client_options, **tls_options(config.edge))
+        """`reach`: the way to its upstream, where that has no address."""
+        if reach is None:
+            client_options = msgspec.structs.replace(client_options, **tls_options(config.edge))
+            reach = TcpReach(parse_url(upstream), client_options)
         runtime = runtime or LoopRuntime()
         gate = self._edge_gate = EdgeGate(
             self._vouch, runtime.now_us, user_topic=config.web.user_topic
         )
-        super().__init__(address.url, config, runtime=runtime, authority=gate, gate=gate)
-        self.dial = tcp_dial(address, client_options)
-        self._upstream_address = address
+        super().__init__(reach.url, config, runtime=runtime, authority=gate, gate=gate)
+        self.dial = reach.dial
+        self.reach = reach
         self.client_options = client_options
         self.client = Client(self.dial, client_options)
         self.upstream: FanlogUpstream
@@ -215,18 +221,20 @@ class FanlogEdge(EdgeNode):
 
     def listen(self) -> NativeListener:
         posix.require()
-        listener = EdgeListener(
-            self.edge_core,
-            self._config.listener,
-            self._admission,
-            upstream=self._upstream_address,
-            client_options=self.client_options,
-            welcome=lambda: self.client.welcome,
-        )
-        listener.certificates = self.certificates
+        listener = self.make_native_listener()
+        self.prepare_listener(listener)
         listener.open()
         self.listeners.append(listener)
         return listener
+
+    def make_native_listener(self) -> EdgeListener:
+        return EdgeListener(
+            self.edge_core,
+            self._config.listener,
+            self._admission,
+            reach=self.reach,
+            welcome=lambda: self.client.welcome,
+        )
 
     def listen_redis(self) -> RedisListener:
         posix.require()
@@ -239,7 +247,7 @@ class FanlogEdge(EdgeNode):
             upstream=self.upstream,
             client=self.client,
         )
-        listener.certificates = self.certificates
+        self.prepare_listener(listener)
         listener.open()
         self.listeners.append(listener)
         return listener
