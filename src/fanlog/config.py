@@ -959,6 +959,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a broker, in the structure of `fanlog.toml`."""
 
     data: Annotated[str, Meta(description="The data folder.")] = DEFAULT_DATA
+    workers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Processes that serve the clients of `fanlog serve`, beside the one that "
+            "has the data. 0: one process does everything. It pays with many readers.",
+        ),
+    ] = 0
     listener: ListenerOptions = ListenerOptions()
     redis: RedisOptions = RedisOptions()
     web: WebOptions = WebOptions()

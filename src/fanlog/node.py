@@ -25,6 +25,7 @@ from fanlog.config import ClientOptions, Config
 from fanlog.config_live import bring_up_to_date
 from fanlog.errors import ConfigError, FanlogError, wrong_value
 from fanlog.identity import Identity, Login
+from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
@@ -341,10 +342,14 @@ class Node:
         self.core.schedule.tick()
         self.core.housekeeping()
 
+    def prepare_listener(self, listener: Acceptor) -> None:
+        """Called for each listener before it opens."""
+        listener.certificates = self.certificates
+
     def listen(self) -> NativeListener:
         posix.require()
         listener = NativeListener(self.core, self._config.listener, self._admission)
-        listener.certificates = self.certificates
+        self.prepare_listener(listener)
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -359,7 +364,7 @@ class Node:
             self._admission,
             create_topics=config.broker.auto_create_topics,
         )
-        listener.certificates = self.certificates
+        self.prepare_listener(listener)
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -375,7 +380,7 @@ class Node:
             self._tasks.append(asyncio.create_task(self.core.overviews.watch()))
         bus = LocalBus(self.core, self.dial_local)
         listener = WebListener(bus, self._config.web, self._admission, self._config.security)
-        listener.certificates = self.certificates
+        self.prepare_listener(listener)
         await listener.start()
         self.listeners.append(listener)
         return listener
@@ -424,6 +429,16 @@ class Node:
         if self._store.folder is None and defaults.level is not Durability.MEMORY:
             defaults = msgspec.structs.replace(defaults, durability="memory")
         return defaults
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long a stop waits for slow clients."""
+        return self._config.listener.drain_seconds
+
+    @property
+    def settings(self) -> Config:
+        """All settings as they are now."""
+        return self._config
 
     def describe_files(self) -> str:
         """How the process's file descriptors are shared out."""
@@ -558,6 +573,10 @@ class Broker(Client):
             raise ConfigError(f"A client option is wrong: {wrong_value(str(fault))}.") from fault
         self._folder = folder
         self._node_config = config or Config()
+        if self._node_config.workers:
+            raise ConfigError(
+                "A broker inside a program has no workers: leave workers out, or run fanlog serve."
+            )
         self._node: Node | None = None
         super().__init__(self._dial_local, chosen, verify=False)
 

@@ -57,6 +57,7 @@ from fanlog.broker.ports import (
     Opener,
     Origin,
     Runtime,
+    WorkerProcesses,
 )
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.schedule.schedule import Schedule
@@ -125,6 +126,8 @@ class BrokerCore:
     followers: Followers | None = None
     # Why clients can't be served yet; empty if they can.
     opening = ""
+    # The processes that have the clients; None if this process has them.
+    workers: WorkerProcesses | None = None
     # Further health checks, such as of certificates: each returns a problem or nothing.
     look_after: Callable[[], str] | None = None
     _looked_for_room_us = 0
@@ -636,6 +639,7 @@ class BrokerCore:
     # The whole
 
     def status(self) -> BrokerStatus:
+        workers = self.workers
         partitions = self.troubled()
         failed = [f"{p.name}: {p.log.failure}" for p in partitions if p.log.failure is not None]
         damaged = [
@@ -656,6 +660,7 @@ class BrokerCore:
             + self.own_problems()
             + self.schedule.problems()
             + ([said] if self.look_after is not None and (said := self.look_after()) else [])
+            + ([] if workers is None else workers.problems())
         )
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
@@ -664,12 +669,12 @@ class BrokerCore:
             epoch=self._store.epoch,
             uptime_seconds=(self._runtime.work_us() - self._started_us) / 1e6,
             topics=self.catalog.public_count,
-            connections=self.connections,
-            subscriptions=len(self.subscriptions),
+            connections=self.connections if workers is None else workers.connections,
+            subscriptions=len(self.subscriptions) if workers is None else workers.subscriptions,
             tail_bytes=self.turns.tail_bytes,
             pending_bytes=self.turns.pending_bytes(),
             published_records=self.turns.published_records,
-            delivered_bytes=self.fan_out.delivered_bytes,
+            delivered_bytes=(self.fan_out if workers is None else workers).delivered_bytes,
             problems=tuple(problems[:100]),
         )
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
-from fanlog.format.messages import Joined, Notice
+from fanlog.format.messages import ConnectionPage, ConnectionsRequest, Joined, Notice
 from fanlog.format.replication import Applied, Follow, Followed, ReplicaEnds
 from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 from fanlog.security.audit import AuditResult
+from fanlog.telemetry.snapshot import ListenerMetrics, WorkerMetrics
 
 T = TypeVar("T")
 SendBuffer = bytes | memoryview
@@ -142,6 +143,30 @@ class Followers(Protocol):
 
     def resume(self, outlet: object) -> None:
         """A connection takes more."""
+        ...
+
+
+class WorkerProcesses(Protocol):
+    """The processes that have the clients of this broker, where it runs on several cores."""
+
+    @property
+    def connections(self) -> int: ...
+    @property
+    def subscriptions(self) -> int: ...
+    @property
+    def delivered_messages(self) -> int: ...
+    @property
+    def delivered_bytes(self) -> int: ...
+    def problems(self) -> list[str]: ...
+    def metrics(self) -> tuple[WorkerMetrics, ...]: ...
+    def listener(self, name: str) -> ListenerMetrics:
+        """A listener of all of them together."""
+        ...
+
+    async def find_connections(
+        self, wanted: ConnectionsRequest, here: ConnectionPage
+    ) -> ConnectionPage:
+        """Lists or closes their connections. `here` are those of this process."""
         ...
 
 

@@ -104,6 +104,11 @@ def edge(
             "An edge stands in front of a bus: give its address with --upstream, such as "
             "fanlog://127.0.0.1:7420, redis://127.0.0.1:6379 or nats://127.0.0.1:4222."
         )
+    if settings.config.workers:
+        raise ConfigError(
+            "workers is for fanlog serve. Run several edges instead, on ports of their own: they "
+            "are what workers are. Leave workers out of the settings of this edge."
+        )
     level = LogLevel(settings.config.telemetry.log_level)
     set_up_logging(level, as_json=log_json)
     if level is LogLevel.INFO:

@@ -120,6 +120,16 @@ HttpPort = Annotated[
 ]
 
 
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        help="Processes that serve the clients, beside the one with the data. 0: none.",
+        metavar="N",
+    ),
+]
+
+
 def serve(
     *,
     data: DataFolder = None,
@@ -127,6 +137,7 @@ def serve(
     port: Port = None,
     redis_port: RedisPort = None,
     http_port: HttpPort = None,
+    workers: Workers = None,
     config: ConfigFile = None,
     allow_open: AllowOpen = False,
     cluster: ClusterName = None,
@@ -151,6 +162,7 @@ def serve(
         raise InvalidArgumentError("--memory and --data exclude each other: give one of them.")
     flags = {
         "data": data,
+        "workers": workers,
         "listener.host": host,
         "listener.port": port,
         "redis.port": redis_port,
@@ -171,13 +183,18 @@ def serve(
         logger.warning("%s", remark)
     prepare_process()
     if settings.config.cluster.name:
+        if settings.config.workers:
+            raise ConfigError(
+                "A node of a cluster has no workers: leave workers out, or put edges in front of "
+                "the cluster."
+            )
         check_ports(settings.config)
         check_open(settings.config, guarded=settings.config.security.auth)
         run_on_loop(serve_cluster(settings, flags, adopt=adopt))
         return
     if not memory:
         check_alone(settings.config)
-    run_on_loop(_serve(settings, flags, memory=memory))
+    run_on_loop(_serve(settings, flags, memory=memory, log_json=log_json))
 
 
 def prepare_process() -> None:
@@ -193,22 +210,28 @@ def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _serve(
-    settings: Settings, flags: Mapping[str, OptionValue | None], *, memory: bool
+    settings: Settings,
+    flags: Mapping[str, OptionValue | None],
+    *,
+    memory: bool,
+    log_json: bool,
 ) -> None:
     # Other commands need no broker, and would take twice as long to start with one.
-    from fanlog.node import Node  # noqa: PLC0415
+    from fanlog.cli.workers import open_workers, serving_node  # noqa: PLC0415
 
     config = settings.config
     check_ports(config)
     check_open(config, guarded=config.security.auth)
     manager = ServiceManager()
     manager.starting()
-    node = Node(None if memory else config.data, config)
+    node = serving_node(None if memory else config.data, config)
     node.start()
+    workers = None
     try:
         listener = node.listen()
         redis = listen_redis(node, settings)
         site = await listen_web(node, settings)
+        workers = await open_workers(node, config, log_json=log_json)
     except BaseException:
         await node.stop()
         raise
@@ -226,6 +249,8 @@ async def _serve(
     manager.stopping()
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     node.core.audit.note(THIS_PROCESS, "broker.stop", "", "ok", signal.Signals(sent).name)
+    if workers is not None:
+        await workers.stop(node.drain_seconds)
     await node.stop()
     logger.info("Drained and stopped.")
 
@@ -391,11 +416,12 @@ def _print_banner(
     near = native_url("127.0.0.1" if host in _ANYWHERE else host, port, secure=secure)
     option = "" if near == native_url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
     data = "in memory only: nothing survives a restart" if memory else os.path.abspath(config.data)
+    served = f"; {config.workers} workers serve the clients" if config.workers else ""
     program = _program()
     console = out()
     console.print(
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
-        Text.assemble(("  data  ", "dim"), data),
+        Text.assemble(("  data  ", "dim"), data + served),
         Text.assemble(("  redis ", "dim"), redis_line(redis)),
         Text.assemble(("  web   ", "dim"), web_line(site, dashboard=True)),
         Text("Try it, in two other terminals:"),

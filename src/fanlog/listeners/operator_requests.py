@@ -82,14 +82,15 @@ def connections(session: RequestSession, request: int, aux: int, payload: memory
     session.permit.ask(Verb.ADMIN, "")
 
     async def answering() -> None:
-        broker = session.broker
+        broker, workers = session.broker, session.broker.workers
+        answer = close_connections if wanted.kind == "close" else list_connections
+        page = await answer(broker, wanted)
+        if workers is not None:
+            page = await workers.find_connections(wanted, page)
         if wanted.kind == "close":
-            page = await close_connections(broker, wanted)
             for closed in page.connections:
                 who = session.permit.who
                 broker.audit.note(who, "connection.close", closed.id, "ok", wanted.reason)
-        else:
-            page = await list_connections(broker, wanted)
         session.answer(request, page)
 
     session.later(request, answering())

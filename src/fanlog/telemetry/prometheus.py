@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fanlog.telemetry.histograms import HistogramData
-from fanlog.telemetry.snapshot import Snapshot
+from fanlog.telemetry.snapshot import Snapshot, WorkerMetrics
 
 # States of `fanlog_state`: one of them is 1.
 STATES = ("ok", "degraded", "failing", "draining")
@@ -59,6 +59,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _groups(snapshot)
     yield from _queues(snapshot)
     yield from _process(snapshot)
+    if snapshot.workers:
+        yield from _workers(snapshot.workers)
 
 
 def _counter(name: str, help: str, value: float) -> Metric:
@@ -306,6 +308,52 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
         "Jobs of a queue that became dead letters.",
         "queue",
         [(one.name, one.dead_lettered) for one in found],
+    )
+
+
+def _workers(workers: tuple[WorkerMetrics, ...]) -> Iterator[Metric]:
+    def each(name: str) -> list[tuple[str, float]]:
+        return [(str(one.number), float(getattr(one, name))) for one in workers]
+
+    yield _gauges("fanlog_worker_up", "1 if the worker runs.", "worker", each("up"))
+    yield _counters(
+        "fanlog_worker_restarts",
+        "Times that the worker was started again.",
+        "worker",
+        each("restarts"),
+    )
+    yield _gauges(
+        "fanlog_worker_connections", "Clients of the worker.", "worker", each("connections")
+    )
+    yield _gauges(
+        "fanlog_worker_subscriptions",
+        "Subscriptions at the worker.",
+        "worker",
+        each("subscriptions"),
+    )
+    yield _counters(
+        "fanlog_worker_delivered_messages",
+        "Messages that the worker delivered.",
+        "worker",
+        each("delivered_messages"),
+    )
+    yield _counters(
+        "fanlog_worker_delivered_bytes",
+        "Bytes that the worker delivered.",
+        "worker",
+        each("delivered_bytes"),
+    )
+    yield _counters(
+        "fanlog_worker_cpu_seconds",
+        "CPU time of the worker's process.",
+        "worker",
+        each("cpu_seconds"),
+    )
+    yield _gauges(
+        "fanlog_worker_resident_memory_bytes",
+        "Memory of the worker's process.",
+        "worker",
+        each("resident_bytes"),
     )
 
 

@@ -83,6 +83,22 @@ class ListenerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     auth_failures: int = 0
 
 
+class WorkerMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker of this broker. Counters go on when it is started again; `cpu_seconds` are those of
+    its process."""
+
+    number: int
+    pid: int = 0
+    up: bool = False
+    restarts: int = 0
+    connections: int = 0
+    subscriptions: int = 0
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+
+
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Since the start, of the whole process. `missed` is by reason: how many messages readers
     missed; `gaps` how often. `slow_readers` is by policy."""
@@ -159,4 +175,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupMetrics, ...] = ()
     queues: tuple[QueueMetrics, ...] = ()
     readers: tuple[ReaderMetrics, ...] = ()
+    workers: tuple[WorkerMetrics, ...] = ()
     problems: tuple[str, ...] = ()

@@ -180,6 +180,7 @@ class Metrics:
             groups=self._scan.groups,
             queues=self._scan.queues,
             readers=self._scan.readers,
+            workers=() if broker.workers is None else broker.workers.metrics(),
             problems=status.problems,
         )
 
@@ -215,7 +216,11 @@ class Metrics:
         self._patient_us = self._scanned_us + min(_SCAN_US_MAX, patient_us)
 
     def _totals(self) -> Totals:
-        broker = self._broker
+        broker, workers = self._broker, self._broker.workers
+        messages, size = broker.fan_out.delivered_records, broker.fan_out.delivered_bytes
+        if workers is not None:
+            # What clients got. The fan-out of this process goes to the workers.
+            messages, size = workers.delivered_messages, workers.delivered_bytes
         delivered, redelivered, dead_lettered = broker.queues.counted()
         notes = broker.drop_notes
         slow = {"catch-up": broker.fan_out.catch_ups}
@@ -224,8 +229,8 @@ class Metrics:
         return Totals(
             published_messages=broker.turns.published_records,
             published_bytes=broker.turns.published_bytes,
-            delivered_messages=broker.fan_out.delivered_records,
-            delivered_bytes=broker.fan_out.delivered_bytes,
+            delivered_messages=messages,
+            delivered_bytes=size,
             fetched_bytes=broker.fetched_bytes,
             delivered_jobs=delivered,
             redelivered_jobs=redelivered,
@@ -239,14 +244,14 @@ class Metrics:
         )
 
     def _levels(self) -> Levels:
-        broker, scan = self._broker, self._scan
+        broker, scan, workers = self._broker, self._scan, self._broker.workers
         return Levels(
             topics=broker.catalog.public_count,
             partitions=scan.partition_count,
             groups=scan.group_count,
             queues=len(broker.queues.every()),
-            connections=broker.connections,
-            subscriptions=len(broker.subscriptions),
+            connections=broker.connections if workers is None else workers.connections,
+            subscriptions=(len(broker.subscriptions) if workers is None else workers.subscriptions),
             tail_bytes=broker.turns.tail_bytes,
             pending_bytes=broker.turns.pending_bytes(),
             group_lag=scan.group_lag,
@@ -266,6 +271,9 @@ class Metrics:
         )
 
     def _listeners(self) -> tuple[ListenerMetrics, ...]:
+        workers = self._broker.workers
+        if workers is not None:
+            return tuple(workers.listener(listener.name) for listener in self.listeners)
         return tuple(
             ListenerMetrics(
                 name=listener.name,

@@ -14,6 +14,7 @@ from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.turns import Turns
+from fanlog.broker.ports import WorkerProcesses
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
@@ -65,6 +66,8 @@ class ObservedBroker(Threads, Protocol):
 
     @property
     def connections(self) -> int: ...
+    @property
+    def workers(self) -> WorkerProcesses | None: ...
     @property
     def fetched_bytes(self) -> int: ...
     @property

@@ -108,6 +108,7 @@ def make_app(listener: WebPort) -> web.Application:
         client_max_size=listener.options.body_bytes_max,
         middlewares=[
             _count(listener),
+            *listener.middlewares,
             compress,
             cross_origin(listener.origins),
             _explain,

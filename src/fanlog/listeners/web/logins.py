@@ -194,7 +194,7 @@ def begin_session(call: Call[Any, Any], who: Identity, page: str = "") -> web.St
         path="/",
         httponly=True,
         samesite="Strict",
-        secure=is_secure(call.request),
+        secure=is_secure(call),
         max_age=int(entrance.security.session_lifetime_seconds),
     )
     return answer
@@ -215,14 +215,15 @@ async def logout(call: Call[Nothing, None]) -> web.StreamResponse:
         # Its WebSockets and streams end with it.
         call.listener.recheck()
     answer = web.Response(status=204)
-    answer.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=is_secure(request))
+    answer.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=is_secure(call))
     return answer
 
 
-def is_secure(request: web.Request) -> bool:
+def is_secure(call: Call[Any, Any]) -> bool:
     """Whether the browser speaks TLS, with us or with a proxy. A header that lies about it keeps
     a cookie from being sent, and does no other harm."""
-    return request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
+    forwarded = call.request.headers.get("X-Forwarded-Proto", "")
+    return call.listener.secure or forwarded.lower() == "https"
 
 
 def _from_a_browser(request: web.Request) -> bool:

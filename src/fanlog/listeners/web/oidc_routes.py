@@ -72,7 +72,7 @@ def _redirect_url(call: Call[LoginBeginQuery, None]) -> str:
     chosen = call.listener.entrance.security.oidc_redirect_url
     if chosen:
         return chosen
-    scheme = "https" if is_secure(call.request) else "http"
+    scheme = "https" if is_secure(call) else "http"
     return f"{scheme}://{call.request.host}{_PATH}/callback"
 
 
@@ -86,7 +86,7 @@ async def begin(call: Call[LoginBeginQuery, None]) -> web.StreamResponse:
         httponly=True,
         # Not Strict: the browser comes back from another host.
         samesite="Lax",
-        secure=is_secure(call.request),
+        secure=is_secure(call),
         max_age=start.seconds,
     )
     return answer

@@ -37,6 +37,7 @@ from fanlog.listeners.web.tasks import Tasks
 from fanlog.listeners.web.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
     from aiohttp.web_protocol import RequestHandler
 
     from fanlog.broker.broker_core import BrokerCore
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.stream_protocol import StreamProtocol
+    from fanlog.listeners.web.tunnels import Tunnel
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -55,6 +57,8 @@ _SWEEP_SECONDS = 1.0
 _RECEIVE_BYTES = 64 * 1024
 # Who takes nothing of an answer for so many times `web.ping_seconds` is cut off, as streams are.
 _STALLED_PINGS = 2
+# A tunnel on which nothing has come for so long may be closed.
+_QUIET_SECONDS = 0.5
 # Streams that are looked at again in one turn of the loop.
 _RECHECKED_AT_ONCE = 500
 
@@ -101,6 +105,10 @@ class WebListener(Acceptor):
         self._http_options: dict[str, Any] = {}
         self._inlet = memoryview(bytearray(_RECEIVE_BYTES))
         self.draining = asyncio.Event()
+        # Connections that another process answers.
+        self._tunnels: dict[Tunnel, None] = {}
+        # Further steps of every request, before all others but counting.
+        self.middlewares: list[Middleware] = []
         self.rendered = RenderedBatches(options.read_cache_bytes)
         self.group_tables = GroupTables(bus.core)
 
@@ -140,7 +148,7 @@ class WebListener(Acceptor):
         self._accepts.change(self.options.accepts_per_second_max, self.loop.time())
 
     def connection_count(self) -> int:
-        return len(self._peers) + len(self._streams) + len(self._joining)
+        return len(self._peers) + len(self._streams) + len(self._joining) + len(self._tunnels)
 
     def refusal(self, error: TooManyConnectionsError) -> bytes:
         problem = problem_of(error)
@@ -215,6 +223,17 @@ class WebListener(Acceptor):
         if stream in self._streams:
             del self._streams[stream]
             self._admission.went(stream.peer)
+            self.bus.core.connections -= 1
+
+    def give_away(self, request: web.Request, tunnel: Tunnel) -> None:
+        """Gives a request's connection to a tunnel, which says `tunnel_ended`."""
+        self._tunnels[tunnel] = None
+        tunnel.joined(self._peers[request.protocol].take_over(tunnel))
+
+    def tunnel_ended(self, tunnel: Tunnel) -> None:
+        if tunnel in self._tunnels:
+            del self._tunnels[tunnel]
+            self._admission.went(tunnel.peer)
             self.bus.core.connections -= 1
 
     def _upstream_changed(self, up: bool) -> None:
@@ -315,7 +334,9 @@ class WebListener(Acceptor):
         for stream in list(self._streams):
             stream.drain(self._after_ms())
         while self.loop.time() < deadline and (  # noqa: ASYNC110 - counters, no event
-            self._streams or any(peer.active for peer in self._peers.values())
+            self._streams
+            or any(peer.active for peer in self._peers.values())
+            or any(self.loop.time() - tunnel.heard_at < _QUIET_SECONDS for tunnel in self._tunnels)
         ):
             await asyncio.sleep(0.01)
 
@@ -343,6 +364,8 @@ class WebListener(Acceptor):
             peer.transport.abort()
         for stream in list(self._streams):
             stream.abort()
+        for tunnel in list(self._tunnels):
+            tunnel.close()
         await self._runner.cleanup()
         await self.tasks.close()
         self.dead_letters.close()
