@@ -109,6 +109,7 @@ async def test_an_introduction_may_come_byte_by_byte() -> None:
         write_introduction(CLIENT, bytes(SECRET_BYTES)),
         write_introduction(CLIENT, SECRET)[:-3] + b"\xc1\xc1\xc1",
     ],
+    ids=["http", "random", "wrong secret", "damaged"],
 )
 async def test_garbage_and_wrong_secrets_are_cut_and_others_still_come_in(said: bytes) -> None:
     async with entrance() as found:
