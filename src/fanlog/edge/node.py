@@ -252,7 +252,7 @@ class FanlogEdge(EdgeNode):
         self.listeners.append(listener)
         return listener
 
-    async def stop(self) -> None:
-        await super().stop()
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        await super().stop(drain_seconds)
         await self.upstream.close()
         await self.client.close(flush=False)

@@ -67,11 +67,11 @@ class CoreNode(Node):
         else:
             listener.hand_in(sock, introduction.address)
 
-    async def stop(self) -> None:
+    async def stop(self, drain_seconds: float | None = None) -> None:
         if self._socket is not None:
             self._socket.close()
         try:
-            await super().stop()
+            await super().stop(drain_seconds)
         finally:
             self.ports.close()
             if self._to_remove is not None:

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.insight.peers import PeerSource
@@ -47,6 +48,13 @@ class WebPort(Protocol):
     rendered: RenderedBatches
     dead_letters: DeadLetterIndexes
     group_tables: GroupTables
+    # Further steps of each request, before all others.
+    middlewares: list[Middleware]
+
+    @property
+    def secure(self) -> bool:
+        """Whether it speaks TLS."""
+        ...
 
     @property
     def core(self) -> BrokerCore:
