@@ -38,7 +38,9 @@ UNAUDITED_FRAMES = (
     "PING REGISTER_PRODUCER RELEASE SEEK SETTLE STAGE STATUS SUBSCRIBE UNSUBSCRIBE WORK "
     "LOGIN METRICS PIPELINE_RUN TRACED TRACES "
     # They note by themselves what has changed: they know what is secret, and what was done.
-    "ACCOUNTS CONFIG CONNECTIONS VOUCH"
+    "ACCOUNTS CONFIG CONNECTIONS VOUCH "
+    # Of followers: the primary sends them what it has.
+    "FOLLOW REPLICA_ENDS APPLIED"
 )
 UNAUDITED_PATHS = {
     "/v1/topics/{topic}/messages",

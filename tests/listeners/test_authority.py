@@ -24,6 +24,7 @@ from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
 from fanlog.format.patterns import fits
 from fanlog.format.pipelines import PipelineRun
+from fanlog.format.replication import Follow
 from fanlog.format.schedules import Delayed, encode_delayed, record_key
 from fanlog.format.settings import ConfigRequest
 from fanlog.format.traces import ListTraces
@@ -169,6 +170,9 @@ NATIVE: dict[FrameKind, Case | None] = {
         None, ((Verb.DESCRIBE, ""),), looked_at=((Verb.DESCRIBE, T), (Verb.ADMIN, ""))
     ),
     FrameKind.LIST_SCHEDULES: Case(messages.ListSchedules, (), answered=True),
+    FrameKind.FOLLOW: Case(lambda: Follow("c", "n", "n.1"), ((Verb.ADMIN, ""),)),
+    FrameKind.REPLICA_ENDS: None,
+    FrameKind.APPLIED: None,
     FrameKind.VOUCH: Case(messages.Vouch, ((Verb.ADMIN, ""),)),
     FrameKind.CONFIG: Case(ConfigRequest, ((Verb.ADMIN, ""),)),
     FrameKind.TRACES: Case(ListTraces, (), answered=True),
