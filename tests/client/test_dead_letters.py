@@ -170,7 +170,7 @@ async def test_letters_are_deleted_by_id_or_by_condition_and_only_then(
         with pytest.raises(InvalidArgumentError, match="An id looks like 0:12"):
             await letters.delete("dead.jobs", [ids[2], "twelve"])
         assert sorted_ids(await letters.list("dead.jobs")) == ids[2:3]
-        with pytest.raises(InvalidArgumentError, match="Say which letters"):
+        with pytest.raises(InvalidArgumentError, match="Choose the dead letters"):
             await letters.delete("dead.jobs")
 
 

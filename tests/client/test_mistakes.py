@@ -186,7 +186,7 @@ async def test_a_worker_that_waits_with_its_hands_full_is_told_why(
 
     def said() -> int:
         lines = [record.getMessage() for record in caplog.records]
-        return len([line for line in lines if "ack them" in line])
+        return len([line for line in lines if "ack the jobs" in line])
 
     async with fanlog.Broker() as broker:
         await broker.publish_many("t", [b"1", b"2"])

@@ -607,7 +607,7 @@ async def test_a_lost_connection_is_warned_of_once_and_so_is_its_return(
     assert told == ["lost: connection_lost", "back"]
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     lost, back = [said for said in warned if "broker" in said]
-    assert "Trying to come back" in lost
+    assert "Reconnecting" in lost
     assert back.startswith("Connected to the broker again, after ")
 
 

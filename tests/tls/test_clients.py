@@ -69,7 +69,7 @@ async def test_sparks_connection_says_what_is_wrong(papers: Papers) -> None:
         with await asyncio.to_thread(RequestConnection, served.url, known) as broker:
             assert broker.welcome.version
     async with serving(papers.options(certificate_file="")) as served:
-        with pytest.raises(ConnectError, match="speaks without TLS"):
+        with pytest.raises(ConnectError, match="does not use TLS"):
             await asyncio.to_thread(RequestConnection, served.url, trusting)
 
 

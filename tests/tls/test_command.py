@@ -76,7 +76,7 @@ async def test_check_shows_what_a_server_presents(
         assert "Give tls_ca_file" in shown
     async with serving(papers.options(certificate_file="")) as served:
         assert await asyncio.to_thread(main, ["tls", "check", served.url]) != 0
-        assert "speaks without TLS" in " ".join(capsys.readouterr().err.split())
+        assert "does not use TLS" in " ".join(capsys.readouterr().err.split())
 
 
 async def test_check_warns_of_a_certificate_that_ends_soon(

@@ -117,7 +117,7 @@ async def test_a_client_without_tls_is_told_to_use_it(
 
 async def test_a_client_with_tls_at_a_plain_port_is_told_so(papers: Papers) -> None:
     async with serving(papers.options(certificate_file="", private_key_file="")) as served:
-        with pytest.raises(ConnectError, match=r"speaks without TLS.*fanlog://"):
+        with pytest.raises(ConnectError, match=r"does not use TLS.*fanlog://"):
             await fanlog.connect(served.url, tls_ca_file=papers.ca)
 
 

@@ -217,7 +217,7 @@ class Client(TopicCalls):
         except TimeoutError:
             raise RequestTimeoutError(
                 f"The message was not acknowledged within {timeout_seconds} s; the client is "
-                f"{self.state}. The outcome is unknown: it goes on trying."
+                f"{self.state}. The outcome is unknown: the client keeps trying."
             ) from None
 
     async def send(
@@ -813,7 +813,7 @@ class Connecting:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"No {name!r} yet: this is a client that still has to connect. Write `async with "
+            f"{name!r} is not available: this client is not connected yet. Write `async with "
             "fanlog.connect(...) as client`, or `client = await fanlog.connect(...)`."
         )
 

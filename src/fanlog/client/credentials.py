@@ -90,7 +90,8 @@ def check_credentials(options: ClientOptions) -> None:
     ]
     if len(given) > 1:
         raise InvalidArgumentError(
-            f"A client logs in in one way, and was given {' and '.join(given)}. Leave one out."
+            f"A client can log in in only one way, but {' and '.join(given)} were given. Leave "
+            "one out."
         )
     if (options.password or options.password_file) and not options.user:
         raise InvalidArgumentError("A password needs a user: give user= as well.")
@@ -136,7 +137,9 @@ def get_login_now(options: ClientOptions) -> Login | None:
     if inspect.isawaitable(token):
         if inspect.iscoroutine(token):
             token.close()
-        raise InvalidArgumentError("Here a token has to come from a plain function.")
+        raise InvalidArgumentError(
+            "Here the function `token` must be a plain function, not an async one."
+        )
     return Login(token=_checked_token(token))
 
 
@@ -155,7 +158,7 @@ def _known_login(options: ClientOptions) -> Login | None:
 
 def _checked_token(token: object) -> str:
     if not isinstance(token, str) or not token:
-        raise InvalidArgumentError("The function `token` has to return a token, as a text.")
+        raise InvalidArgumentError("The function `token` must return the token as a str.")
     return token
 
 
@@ -175,7 +178,5 @@ def read_secret(path: str, what: str) -> str:
             f"The file {path!r} ({what}) can't be read: {reason}. Check the path."
         ) from None
     if not text or "\n" in text or len(data) > _FILE_BYTES_MAX:
-        raise ConfigError(
-            f"The file {path!r} ({what}) has to hold the secret, in one line and nothing else."
-        )
+        raise ConfigError(f"The file {path!r} ({what}) must contain only the secret, in one line.")
     return text

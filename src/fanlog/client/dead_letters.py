@@ -220,8 +220,8 @@ class DeadLetters:
         async for letter in self.scan(topic, lambda letter: letter.id == id):
             return letter
         raise DeadLetterNotFoundError(
-            f"There is no dead letter {id!r} in {topic!r}. See what there is with: "
-            f"fanlog dead list {topic}"
+            f"There is no dead letter {id!r} in {topic!r}. List the dead letters with: fanlog "
+            f"dead list {topic}"
         )
 
     async def replay(
@@ -271,8 +271,8 @@ class DeadLetters:
         """Deletes dead letters by id, or all that `where` chooses. Returns how many."""
         if ids is None and where is None:
             raise InvalidArgumentError(
-                "Say which letters to delete: by their ids, or with a condition. "
-                "For all of them there is purge."
+                "Choose the dead letters to delete: give their ids or a condition. To delete "
+                "all of them, use purge."
             )
 
         async def nothing_else(transaction: Transaction, letter: DeadLetter) -> None:
@@ -328,8 +328,8 @@ class DeadLetters:
         info = await self._host.describe_topic(topic)
         if info.settings.role != "dead-letter":
             raise InvalidArgumentError(
-                f"{topic!r} is not a dead-letter topic, so it is not purged. To delete what it "
-                f"holds: fanlog topic truncate {shlex.quote(topic)} --before latest"
+                f"{topic!r} is not a dead-letter topic, so it was not purged. To delete its "
+                f"messages: fanlog topic truncate {shlex.quote(topic)} --before latest"
             )
         count = 0
         async for _ in self.scan(topic):

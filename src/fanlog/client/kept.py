@@ -25,8 +25,8 @@ class KeptWarnings:
         if durability in ("os", "fsync"):
             self._say(
                 "durability",
-                f"topic {made.name!r} asks for durability {durability}, and its messages are gone "
-                f"when the broker stops. Of each partition it keeps the newest "
+                f"topic {made.name!r} asks for durability {durability}, but its messages are "
+                "lost when the broker stops. Of each partition it keeps the newest "
                 f"{made.settings.tail_bytes} bytes (tail_bytes).",
             )
         if _asked("cleanup", settings, given) == "compact":

@@ -22,8 +22,8 @@ def missing_policy(given: str) -> MissingPolicy:
             return given
         case _:
             raise InvalidArgumentError(
-                f"missing is {given!r}, but must be 'wait' or 'fail': what a reader does if there "
-                "is no such topic."
+                f"missing is {given!r}, but must be 'wait' or 'fail': it decides what a reader "
+                "does if the topic does not exist."
             )
 
 

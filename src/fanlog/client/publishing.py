@@ -248,8 +248,8 @@ class Publisher(ClientOutbox):
                     await self._answers.wait()
         except TimeoutError:
             raise RequestTimeoutError(
-                f"What was sent before was not acknowledged within {timeout} s, and nothing else "
-                "was done. The client goes on trying: try again when the broker runs."
+                f"Earlier messages were not acknowledged within {timeout} s, so nothing else "
+                "was sent. The client keeps trying: try again when the broker runs."
             ) from None
 
     def changed(self) -> None:

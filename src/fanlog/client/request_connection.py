@@ -251,7 +251,7 @@ class RequestConnection:
     def _find_asked(self, number: int) -> _BlockingAnswer:
         answer = self._asked.get(number)
         if answer is None:
-            raise ConnectionLostError("The connection on which this was asked is lost.")
+            raise ConnectionLostError("The connection was lost before the answer came.")
         return answer
 
     def _await(self, number: int, give_up_at: float) -> None:

@@ -202,7 +202,7 @@ class ClientSession:
                 return
             lost_at = loop.time()
             if self.closed is None:
-                logger.warning("%s Trying to come back; what is published meanwhile waits.", lost)
+                logger.warning("%s Reconnecting; messages published in the meantime wait.", lost)
                 self._tell(partial(self._hooks.lost, lost))
             if not await self._come_back():
                 return
@@ -369,8 +369,8 @@ class ClientSession:
                     await self._link_up.wait()
             except TimeoutError:
                 raise ConnectionLostError(
-                    "The connection to the broker was lost, and did not come back within "
-                    f"{timeout} s; nothing was sent. The client goes on trying: try again when "
+                    "The connection to the broker was lost, and was not restored within "
+                    f"{timeout} s; nothing was sent. The client keeps trying: try again when "
                     "the broker runs."
                 ) from None
         if self.closed is not None:
@@ -398,7 +398,7 @@ class ClientSession:
         except TimeoutError:
             raise RequestTimeoutError(
                 f"The broker did not answer within {timeout} s (request_timeout_seconds). The "
-                "outcome is unknown: look before you do it again."
+                "outcome is unknown: check before you repeat it."
             ) from None
         finally:
             self._core.requests.forget(number)

@@ -89,7 +89,7 @@ class Signals:
                     raise
                 return
             except FanlogError as fault:
-                logger.info("signals are not heard for now: %s", fault)
+                logger.info("signals can't be received for now: %s", fault)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _hear(self, channel: str, data: bytes | None) -> None:

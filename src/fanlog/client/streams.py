@@ -101,8 +101,8 @@ class Stream(Generic[T]):
     ) -> None:
         if mode not in get_args(StreamMode):
             raise InvalidArgumentError(
-                f"A stream's mode is {mode!r}, but must be 'new', 'continue' or 'existing': what a "
-                "writer does if the name is in use."
+                f"A stream's mode is {mode!r}, but must be 'new', 'continue' or 'existing': it "
+                "decides what a writer does if the name is in use."
             )
         self._host = host
         self._kind = kind
@@ -420,7 +420,7 @@ def _say_nothing(sentence: str) -> None:
 
 def _ended(name: str) -> StreamEndedError:
     return StreamEndedError(
-        f"The stream {name!r} has ended, and takes nothing more. Write to a new one."
+        f"The stream {name!r} has ended, and can't be written any more. Write to a new one."
     )
 
 

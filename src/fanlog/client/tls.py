@@ -135,11 +135,11 @@ def explain(fault: ssl.SSLError) -> str:
     reason = fault.reason or ""
     if reason == "WRONG_VERSION_NUMBER":
         return (
-            "what listens there speaks without TLS. Use fanlog:// instead of fanlogs://, or turn "
-            "TLS on in the broker (tls.certificate_file)."
+            "that port does not use TLS. Use fanlog:// instead of fanlogs://, or turn TLS on "
+            "in the broker (tls.certificate_file)."
         )
     if "PROTOCOL_VERSION" in reason or reason == "UNSUPPORTED_PROTOCOL":
-        return "what listens there speaks no TLS 1.3, and nothing below is safe enough."
+        return "that port does not support TLS 1.3, and older versions are not safe enough."
     if "CERTIFICATE_REQUIRED" in reason:
         return (
             "the broker wants a certificate of this client. Give tls_certificate_file and "
@@ -157,16 +157,17 @@ def _refused(fault: ssl.SSLCertVerificationError) -> str:
     said = fault.verify_message
     if fault.verify_code in _UNKNOWN_CA:
         return (
-            f"nobody that this client trusts has issued the broker's certificate ({said}). Give "
-            "tls_ca_file, the PEM file of its authority (FANLOG_TLS_CA_FILE for commands)."
+            "the broker's certificate is not from an authority that this client trusts "
+            f"({said}). Give tls_ca_file, the PEM file of its authority (FANLOG_TLS_CA_FILE for "
+            "commands)."
         )
     if fault.verify_code == _EXPIRED:
-        return "the broker's certificate has expired. Its operator has to renew it."
+        return "the broker's certificate has expired. The broker's operator must renew it."
     if fault.verify_code == _NOT_YET:
         return "the broker's certificate is not valid yet. Compare the clocks of both machines."
     if fault.verify_code in _WRONG_NAMES:
         return (
-            f"the broker's certificate is for another host ({said}) Use the host name that it has, "
-            "or give that as tls_server_name."
+            f"the broker's certificate is for another host ({said}) Connect with a host name of "
+            "the certificate, or give that name as tls_server_name."
         )
     return f"the broker's certificate is refused: {said}."

@@ -80,7 +80,7 @@ def encode_as(
         return None, headers
     if isinstance(value, bytes | bytearray | memoryview):
         raise InvalidArgumentError(
-            "Bytes are published as they are: leave out `encoding`. To say what they hold, give "
+            "Bytes are published as they are: leave out `encoding`. To name their format, give "
             "headers={'content-type': '...'}."
         )
     if headers and _given_encoding(headers) not in (None, encoding):

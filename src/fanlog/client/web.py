@@ -56,7 +56,7 @@ class Web:
         >>> await client.web.send_to_user("ann", {"text": "Your order is ready"})  # doctest: +SKIP
         """
         if not user:
-            raise InvalidArgumentError("A user has a name: give one.")
+            raise InvalidArgumentError("A user needs a name: give one.")
         topic = user_topic.replace("{user}", user)
         return await self._client.publish(topic, value, key=key, headers=headers, encoding=encoding)
 

@@ -477,7 +477,7 @@ async def test_options_that_make_no_sense_are_refused() -> None:
             ({"on_failure": "retry"}, "use one of dead-letter, skip, stop"),
             ({"commit": "manual"}, "no commit option"),
             ({"max_attempts": 0}, "1 or more"),
-            ({"dead_letter": "t"}, "would go back to 't'"),
+            ({"dead_letter": "t"}, "The group reads 't'"),
             ({"concurrency": 0}, "1 or more"),
         ]
         for options, said in wrong:

@@ -418,7 +418,7 @@ async def test_a_request_that_fails_raises_what_the_worker_said(way: Way) -> Non
 
 async def test_a_request_with_nobody_to_answer_fails_at_once(way: Way) -> None:
     async with way.open() as client:
-        with pytest.raises(errors.NoRespondersError, match="Nobody works on or reads 'svc'"):
+        with pytest.raises(errors.NoRespondersError, match="'svc' has no worker or reader"):
             await client.request("svc", b"?")
         async with client.subscribe("svc") as reader:
             asked = asyncio.ensure_future(

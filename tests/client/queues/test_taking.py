@@ -206,5 +206,5 @@ async def test_jobs_kept_by_many_who_left_are_limited() -> None:
     ids=range(8),
 )
 def test_what_is_no_receipt_is_refused(text: str) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="is no receipt"):
+    with pytest.raises(errors.InvalidArgumentError, match="is not a receipt"):
         read_receipt(text)

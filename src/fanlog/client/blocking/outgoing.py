@@ -90,7 +90,7 @@ class OutgoingLine:
                 await self.hand_over()
         except TimeoutError:
             raise RequestTimeoutError(
-                f"What was sent before was still waiting after {timeout_seconds} s; the client is "
+                f"Earlier messages were still waiting after {timeout_seconds} s; the client is "
                 f"{self._client.state}. This message was not published."
             ) from None
         return max(0.0, end_at - loop.time())

@@ -17,8 +17,8 @@ from fanlog.errors import InvalidArgumentError
 P = ParamSpec("P")
 T = TypeVar("T")
 _PLAIN = (
-    "The blocking client calls plain functions, not async ones: nobody would await them. For those "
-    "there is fanlog.connect."
+    "The blocking client calls plain functions, not async ones. Use fanlog.connect for "
+    "async functions."
 )
 
 

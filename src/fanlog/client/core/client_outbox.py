@@ -462,8 +462,8 @@ class ClientOutbox(ABC):
                 for records in outbox.overdue(before):
                     waiters, records.waiters = records.waiters, []
                     error = RequestTimeoutError(
-                        f"No acknowledgement from {topic.name!r} within {timeout} s. The outcome "
-                        "is unknown; the client goes on trying."
+                        f"No acknowledgement from {topic.name!r} within {timeout} s. The "
+                        "outcome is unknown; the client keeps trying."
                     )
                     for _, waiter in waiters:
                         waiter.failed(error)

@@ -189,7 +189,7 @@ def _error(payload: bytes | memoryview) -> FanlogError:
 def _rare(kind: FrameKind, aux: int, payload: bytes | memoryview) -> Event:
     make = _RARE.get(kind)
     if make is None:
-        raise FormatError(f"A frame of kind {kind.name} is not for a client.")
+        raise FormatError(f"A client can't receive a frame of kind {kind.name}.")
     return make(aux, payload)
 
 

@@ -115,8 +115,8 @@ class JobOutcomes:
             logger.error("jobs were not acked: %s", error)
         elif turn.watched and (late := turn.late_acks()):
             self._error = self._error or LeaseLostError(
-                f"{late} jobs were acked too late: others have done them, or they are dead "
-                "letters. Give them more time (visibility_seconds)."
+                f"{late} jobs were acked too late: other workers have done them, or they are "
+                "dead letters. Give them more time (visibility_seconds)."
             )
         waiters, turn.waiters = turn.waiters, []
         for waiter in waiters:

@@ -123,9 +123,9 @@ class HeldLeases:
         if before and before == self._stuck_with and not self._warned:
             self._warned = True
             logger.warning(
-                "a worker of queue %s waits for a job, and has given no outcome on %d that it has "
-                "got, as many as its prefetch: if nobody works on them any more, ack them, or use "
-                "`async with job`",
+                "a worker of queue %s waits for a job, but %d jobs that it has received have "
+                "no outcome yet, which is its whole prefetch: ack the jobs that are done, or "
+                "use `async with job`",
                 self._queue,
                 left,
             )

@@ -40,8 +40,8 @@ class PartitionLosses:
             if self._counts[position.topic, position.partition] != count:
                 raise FencedError(
                     f"Partition {position.partition} of {position.topic!r} was taken from this "
-                    f"member before offset {position.offset} was committed. Nothing was "
-                    "committed: whoever has it now continues from the last offset commit."
+                    f"member before offset {position.offset} was committed. No offsets were "
+                    "committed. Its new owner continues from the last offset commit."
                 )
 
 

@@ -237,10 +237,10 @@ def lost_error(gap: Gap) -> MessagesLostError:
     where = f"partition {gap.partition} of {gap.topic!r}"
     if gap.reason is GapReason.RESET:
         text = (
-            f"The log of {where} is not the one that was read up to offset {gap.first - 1}: a "
-            f"power cut took its end, the topic was created again, or it lives in memory and the "
-            f"broker was restarted. What came after that is unknown; reading continues at offset "
-            f"{gap.next}."
+            f"The log of {where} has changed since it was read up to offset {gap.first - 1}: a "
+            "power cut took its end, the topic was created again, or the topic lives in memory "
+            "and the broker was restarted. Messages after that offset may be lost; reading "
+            f"continues at offset {gap.next}."
         )
     else:
         because = {
@@ -249,7 +249,7 @@ def lost_error(gap: Gap) -> MessagesLostError:
             GapReason.DAMAGED: "they are damaged on disk",
             GapReason.UNREADABLE: "their producer made a batch that does not decode",
         }[gap.reason]
-        text = f"Offsets {gap.first} to {gap.next - 1} of {where} will not come: {because}."
+        text = f"Offsets {gap.first} to {gap.next - 1} of {where} can't be delivered: {because}."
     return MessagesLostError(
         text,
         topic=gap.topic,

@@ -128,8 +128,8 @@ class WorkerCore:
         if late:
             raise LeaseLostError(
                 f"It was too late for {late} of {next - first} jobs of {lease.batch.topic!r} "
-                f"from offset {first} on: their time ran out, and others have done them, or have "
-                "them now. Give them more time (visibility_seconds, extend)."
+                f"from offset {first} on: their leases expired, and other workers have done "
+                "them or have them now. Give jobs more time (visibility_seconds, extend)."
             )
 
     def ack_soon(self, lease: LeaseInHand, first: int, next: int) -> None:

@@ -96,7 +96,7 @@ class GroupCommits:
                 self._given = rest | self._given
                 await self._commit_wanted()
                 return
-            logger.warning("a commit in the background failed: %s", error)
+            logger.warning("an offset commit in the background failed: %s", error)
             self._error = error
         else:
             self._committed.update(wanted)

@@ -58,7 +58,7 @@ class Joining:
         rules = handler_rules(concurrency, options)
         if rules.dead_letter and rules.dead_letter == self._topic:
             raise InvalidArgumentError(
-                f"The dead letters would go back to {self._topic!r}, which the group reads. Choose "
+                f"The group reads {self._topic!r}, so its dead letters can't go there. Choose "
                 "another dead_letter topic."
             )
         member = HandledMember(

@@ -103,7 +103,8 @@ def check_options(given: Iterable[str], known: Iterable[str]) -> None:
 def handler_rules(concurrency: int, options: HandledOptions) -> HandlerRules:
     if options.get("commit", "auto") != "auto":
         raise InvalidArgumentError(
-            "With a handler there is no commit option: a message is committed when it is handled."
+            "A handler takes no commit option: the offset of a message is committed when it is "
+            "handled."
         )
     order, on_failure = options.get("order", "partition"), options.get("on_failure", "dead-letter")
     for name, value, known in (("order", order, Order), ("on_failure", on_failure, OnFailure)):

@@ -137,8 +137,8 @@ class OwnedPartitions:
             return self._progress.taken(self.receiving.current)
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(
-                f"commit takes a message of this member, or nothing, not {message!r}. To move to "
-                "an offset there is seek()."
+                f"commit takes a message of this member, or nothing, not {message!r}. To move "
+                "to an offset, use seek()."
             )
         place = TopicPartition(message.topic, message.partition)
         self.check_read(place, message.offset + 1)
@@ -151,8 +151,8 @@ class OwnedPartitions:
         if floor is not None and reached is not None and not floor <= offset <= reached:
             raise FencedError(
                 f"Partition {place[1]} of {place[0]!r} was taken from this member after it had "
-                f"read up to offset {offset}, and given back to it at {floor}. Nothing was "
-                "committed; what counts is what it reads now."
+                f"read up to offset {offset}, and given back to it at {floor}. No offsets were "
+                "committed. Process the messages that it reads now."
             )
 
     def check_hand(self, places: Container[TopicPartition] | None = None) -> None:
@@ -161,9 +161,9 @@ class OwnedPartitions:
         lost = self._progress.lost_hand
         if lost is not None and (places is None or lost in places):
             raise FencedError(
-                f"Partition {lost.partition} of {lost.topic!r} was taken from this member while it "
-                "worked on a message of it. Nothing was committed; whoever has the partition gets "
-                "the message again. Ask for the next message."
+                f"Partition {lost.partition} of {lost.topic!r} was taken from this member while "
+                "it worked on a message of it. No offsets were committed; the new owner gets "
+                "the message again. Continue with the next message."
             )
 
     def times_came(self, place: TopicPartition) -> int:
@@ -305,6 +305,6 @@ class OwnedPartitions:
             await self.commits.flush(done=self.commits_by_itself)
         elif self.commits.owes(done=self.commits_by_itself):
             raise ConnectionLostError(
-                "The connection was lost as the member left: what it was done with since its "
-                "last commit will be delivered again."
+                "The connection was lost as the member left: the messages since its last "
+                "offset commit will be delivered again."
             )

@@ -191,7 +191,8 @@ class _HandlerRun:
         if self._rules.on_failure == "stop":
             error.add_note(
                 f"{message.topic}/{message.partition}@{message.offset} failed {entry.failures} "
-                "times, and on_failure is 'stop'. It was not committed, and comes again."
+                "times, and on_failure is 'stop'. Its offset was not committed, so it will be "
+                "delivered again."
             )
             raise error
         if self._rules.on_failure == "skip":
@@ -210,7 +211,7 @@ class _HandlerRun:
             # A pattern may take dead letters in. One that fails must not become another.
             self._counts.skipped += 1
             logger.error(
-                "%s/%d@%d is a dead letter already, and stays where it is.",
+                "%s/%d@%d is a dead letter already; it is not moved again.",
                 message.topic,
                 message.partition,
                 message.offset,
@@ -227,11 +228,11 @@ class _HandlerRun:
         try:
             topic = await self._dead_letters.publish(message, entry.reason, entry.failures)
         except FanlogError as error:
-            logger.error("The dead letter of %s is not stored: %s", where, error)
+            logger.error("The dead letter of %s could not be stored: %s", where, error)
             self._postpone(entry)
             return
         self._counts.dead_letters += 1
-        logger.error("Message %s is a dead letter of %s now.", where, topic)
+        logger.error("Message %s is now a dead letter in %s.", where, topic)
         self._desk.finish(entry)
 
 

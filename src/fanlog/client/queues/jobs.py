@@ -242,7 +242,7 @@ def milliseconds(seconds: float | None) -> int:
         return -1
     if not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgumentError(
-            f"A delay is a number of seconds, not {seconds!r}. A reason is given by its name: "
+            f"A delay is a number of seconds, not {seconds!r}. Give a reason by name: "
             "nack(reason='...')."
         )
     return max(0, round(seconds * 1000))

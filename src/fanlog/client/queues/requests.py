@@ -89,8 +89,8 @@ class Requests:
                 message = await answer
         except TimeoutError:
             raise RequestTimeoutError(
-                f"Nobody has answered the request to {topic!r} within {timeout_seconds} s. "
-                "It may have been done, or may still be. Give more time with timeout_seconds."
+                f"The request to {topic!r} got no answer within {timeout_seconds} s. It may "
+                "have been done, or may still be done. Give more time with timeout_seconds."
             ) from None
         finally:
             self._waiting.pop(correlation, None)
@@ -106,8 +106,8 @@ class Requests:
         opened = await self._host.open_topic(topic)
         if not opened.followers:
             raise NoRespondersError(
-                f"Nobody works on or reads {topic!r}, so nobody would answer. Start a worker, for "
-                f"example with client.serve({topic!r}, handler)."
+                f"{topic!r} has no worker or reader, so nobody would answer. Start a worker, "
+                f"for example with client.serve({topic!r}, handler)."
             )
         if len(self._checked) >= _CHECKED_TOPICS_MAX:
             self._checked.clear()
@@ -174,7 +174,9 @@ class Requests:
             own_headers = {**(headers or {}), **own}
             await self._host.publish(inbox, value, headers=own_headers, encoding=encoding)
         except TopicNotFoundError:
-            logger.debug("whoever asked has gone: %s is no more", inbox)
+            logger.debug(
+                "the client that asked has left: its inbox %s does not exist any more", inbox
+            )
 
 
 async def serve(worker: Worker, handler: RequestHandler) -> None:

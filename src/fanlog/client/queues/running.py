@@ -51,7 +51,7 @@ async def call_handler(handler: Callable[[T], Awaitable[object] | object], given
         if task is not None and task.cancelling():
             raise
         # The handler was not cancelled from outside: it fails, as with any other error.
-        raise RuntimeError("The handler waited for something that was cancelled.") from fault
+        raise RuntimeError("The handler awaited something that was cancelled.") from fault
 
 
 def check_handler(handler: object, takes: str = "a job") -> None:

@@ -61,11 +61,13 @@ def read_receipt(text: str) -> JobReceipt:
         receipt = _decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (msgspec.MsgspecError, binascii.Error, ValueError) as fault:
         raise InvalidArgumentError(
-            f"{text[:80]!r} is no receipt: give one that a take has answered with, unchanged."
+            f"{text[:80]!r} is not a receipt: give one from the answer to a take, unchanged."
         ) from fault
     numbers = (receipt.number, receipt.partition, receipt.epoch, receipt.first)
     if not receipt.queue or min(numbers) < 0 or not receipt.first < receipt.next < 1 << 63:
-        raise InvalidArgumentError(f"{text[:80]!r} is no receipt: something in it is impossible.")
+        raise InvalidArgumentError(
+            f"{text[:80]!r} is not a receipt: one of its values is out of range."
+        )
     return receipt
 
 

@@ -108,8 +108,8 @@ class _MemberAtStart:
         self._member.offsets_for_commit(positions or ())
         if any(self._member.times_came(place) != came for place, came in self._came.items()):
             raise FencedError(
-                "A partition went to another member before what came of it was stored. "
-                "Nothing was stored; that member does it."
+                "A partition went to another member before the results were stored. Nothing "
+                "was stored; the other member does the work again."
             )
         return msgspec.structs.replace(self._offsets, positions=positions or ())
 
@@ -141,12 +141,12 @@ class Transform:
         """Goes on until it is told to stop, or cancelled; how many messages it has done."""
         if not callable(self._function):
             raise InvalidArgumentError(
-                "transform needs a function that takes a message and returns what comes of it."
+                "transform needs a function that takes a message and returns its results."
             )
         if fits(self._target, self._source):
             raise InvalidArgumentError(
-                f"{self._target!r} is read as {self._source!r}: what is made would be read again, "
-                "without end. Choose another target."
+                f"The source {self._source!r} includes {self._target!r}: results would be read "
+                "again, without end. Choose another target."
             )
         while True:
             member = self._join()
@@ -157,7 +157,9 @@ class Transform:
             except (FencedError, TransactionNotFoundError) as fault:
                 if isinstance(fault, FencedError) and self._options.member:
                     await _raise_if_over(member)
-                logger.info("%s goes on from its last commit: %s", self._options.group, fault)
+                logger.info(
+                    "%s resumes from its last transaction commit: %s", self._options.group, fault
+                )
 
     def _join(self) -> GroupMember:
         options = self._options
