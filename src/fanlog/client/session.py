@@ -33,6 +33,7 @@ from fanlog.errors import (
     LinkError,
     RequestTimeoutError,
     UnauthenticatedError,
+    UnavailableError,
 )
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, frame
@@ -119,14 +120,14 @@ class ClientSession:
 
     async def open(self) -> None:
         """Connects for the first time. For `wait_seconds` a failure is retried, because the broker
-        may be starting at the same time; then it is raised."""
+        may be starting at the same time, or becoming its cluster's primary; then it is raised."""
         loop = asyncio.get_running_loop()
         attempts = ConnectAttempts(self._options, loop.time() + self._options.wait_seconds)
         while True:
             try:
                 await self._establish()
                 break
-            except (LinkError, OSError) as fault:
+            except (LinkError, UnavailableError, OSError) as fault:
                 wait_seconds = attempts.maybe_wait_seconds(loop.time())
                 if wait_seconds is None:
                     raise
