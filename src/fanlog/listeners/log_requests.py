@@ -33,7 +33,7 @@ async def _deleting(
         start = await delete_in_thread(broker, partition, offset)
         name = partition.topic.name
         positions.append(messages.Position(name, partition.index, start, broker.epoch))
-    session.answer(request, messages.Positions(tuple(positions)))
+    session.answer_committed(request, messages.Positions(tuple(positions)))
 
 
 def compact_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:

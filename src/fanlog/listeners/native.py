@@ -359,6 +359,13 @@ class NativeSession:
         durable."""
         self.when_durable(request, lambda: self.answer(request, answer))
 
+    def answer_committed(self, request: int, answer: msgspec.Struct | list[Any]) -> None:
+        """Answers about a change that is durable already: when the replicas have it, too."""
+        if self.broker.stream.replicated:
+            self.answer_durably(request, answer)
+        else:
+            self.answer(request, answer)
+
     def when_durable(self, request: int, resume: Callable[[], None]) -> None:
         """Continues with a request when everything written so far is durable. An error, then or
         from the write, is the request's answer."""

@@ -72,7 +72,7 @@ def create_topic(session: RequestSession, request: int, aux: int, payload: memor
         compare=wanted.compare,
         owner=session.permit.owner,
     )
-    session.answer(request, topic.info())
+    session.answer_committed(request, topic.info())
 
 
 def grow_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
@@ -97,7 +97,7 @@ def _changed(session: RequestSession, request: int) -> Callable[[BrokerTopic | F
         if isinstance(got, FanlogError):
             session.fail(request, got)
         else:
-            session.answer(request, got.info())
+            session.answer_committed(request, got.info())
 
     return answer
 
