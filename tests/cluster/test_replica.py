@@ -18,6 +18,8 @@ from fanlog.errors import (
     ProtocolError,
 )
 from fanlog.format.replication import ReplicaEvent, Replicated
+from fanlog.log.journal import Journal
+from fanlog.log.store import LogStore
 from fanlog.model import TopicSettings
 from tests.cluster.replicas import FSYNC, OS, Follower, Primary, check_equal
 
@@ -293,3 +295,25 @@ def test_a_failed_sync_is_never_acknowledged(
     follower.replica.open()
     primary.bring_level(follower)
     check_equal(primary, follower)
+
+
+def test_nothing_is_taken_before_there_is_a_journal_for_it(
+    primary: Primary, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary.create("t", FSYNC)
+    primary.publish()
+    frame = primary.frame()
+    full = OSError(errno.ENOSPC, "full")
+
+    def no_room(store: LogStore) -> Journal:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogStore, "get_journal", no_room)
+        with pytest.raises(DiskFullError):
+            follower.replica.apply(frame)
+    assert not follower.replica.ends()
+    follower.replica.begin(5)
+    follower.replica.apply(frame)
+    follower.settle()
+    assert (follower.replica.written, follower.replica.synced) == (1, 1)

@@ -201,6 +201,11 @@ class Replica:
         return self._store.epoch
 
     @property
+    def is_full(self) -> bool:
+        """Whether its disk was full, and has no room yet."""
+        return self._is_open and self._store.reserve.full
+
+    @property
     def history(self) -> tuple[str, str]:
         return self._store.history
 
@@ -314,6 +319,10 @@ class Replica:
             self.fail(fault)
             raise fault
         try:
+            if frame.events or frame.pieces:
+                # Before anything is appended: a piece that is here and can't be synced would never
+                # be, and what comes after it would say that it is.
+                self._group_commit()
             for event in frame.events:
                 self._logs.take_event(event)
             for piece in frame.pieces:
@@ -357,13 +366,15 @@ class Replica:
         self._moved()
 
     def _commit(self, log: PartitionLog, piece: Piece) -> None:
+        group = self._group_commit()
         self._syncing.given += 1
-        self._group_commit().add(log, piece, self._syncing.done)
+        group.add(log, piece, self._syncing.done)
 
     def _adopt(self, topic: StoredTopic) -> None:
         """The topic has durability fsync from now on."""
+        group = self._group_commit()
         self._syncing.given += 1
-        self._group_commit().adopt(topic.logs, self._syncing.done)
+        group.adopt(topic.logs, self._syncing.done)
 
     def _group_commit(self) -> GroupCommit:
         if self._group is None:
