@@ -236,6 +236,15 @@ def test_a_restarted_primary_that_is_unfit_names_another_one() -> None:
     assert promoted(step) == (6, "c.1", ("a.1", "c.1"))
 
 
+def test_a_named_node_without_room_lets_another_one_reign() -> None:
+    moved = snapshot(record(epoch=6, primary="b.1"), *ALL)
+    step = decide(moved, known=known(last_reign=3), unfit="its disk is full")
+    assert promoted(step)[0] == 7
+    assert promoted(step)[1] != "b.1"
+    alone = snapshot(record(epoch=6, primary="b.1"), "b.1")
+    assert decide(alone, known=known(last_reign=3), unfit="its disk is full") == OpenReign(6)
+
+
 def test_the_new_epoch_is_above_all_that_the_folder_had() -> None:
     cluster = snapshot(record(), "b.1", "c.1")
     assert promoted(decide(cluster, folder_epoch=8, missing_since=GONE))[0] == 9

@@ -35,6 +35,12 @@ MARK = FolderMark(
 )
 
 
+def test_a_folder_that_was_only_begun_is_known_as_such(tmp_path: Path) -> None:
+    begun = FolderMark(cluster_name="n", node="a", incarnation="a.1", state=Folder.EMPTY)
+    save_mark(str(tmp_path), begun)
+    assert load_mark(str(tmp_path)) == begun
+
+
 def test_a_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load_mark(str(tmp_path)) is None
     save_mark(str(tmp_path), MARK)

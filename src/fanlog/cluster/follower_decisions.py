@@ -162,9 +162,9 @@ def _named_primary(view: FollowerView) -> FollowerStep | None:
     record = _record(view).record
     if record.primary != view.incarnation:
         return None
-    if record.epoch > view.known.last_reign:
-        return OpenReign(record.epoch)
     other = _fittest_other(view) if view.unfit else None
+    if record.epoch > view.known.last_reign and other is None:
+        return OpenReign(record.epoch)
     return Promote(_promoted(view, other or view.incarnation))
 
 

@@ -26,7 +26,7 @@ from fanlog.log.small_files import COPY_SUFFIX
 logger = logging.getLogger("fanlog.cluster")
 
 NAME = "cluster.json"
-_STATES = (Folder.WHOLE, Folder.COPYING, Folder.CUTTING)
+_STATES = (Folder.EMPTY, Folder.WHOLE, Folder.COPYING, Folder.CUTTING)
 
 
 class FolderMark(msgspec.Struct, frozen=True, kw_only=True):

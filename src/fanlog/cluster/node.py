@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,14 @@ from fanlog.cluster.views import (
     PrimaryView,
 )
 from fanlog.config import ClientOptions, Config
-from fanlog.errors import CoordinationError, CoordinationRefusedError, FanlogError, UnavailableError
+from fanlog.errors import (
+    CoordinationError,
+    CoordinationRefusedError,
+    FanlogError,
+    StorageError,
+    UnavailableError,
+)
+from fanlog.log.faults import write_error
 from fanlog.release import VERSION
 
 logger = logging.getLogger("fanlog.cluster")
@@ -65,7 +73,8 @@ logger = logging.getLogger("fanlog.cluster")
 _LOOK_SECONDS = 0.25
 _AWAY_SECONDS = 0.5
 _LEVEL_SECONDS = 2.0
-_UNFIT = "it drains"
+_DRAINS = "it drains"
+_FULL = "its disk is full"
 
 
 class ClusterNode:
@@ -116,7 +125,9 @@ class ClusterNode:
         self._base: SeenRecord | None = None
         self._epoch_heard = 0
         self.step: FollowerStep | PrimaryStep = Wait("It is starting.")
-        self._unfit = ""
+        self._draining = ""
+        # Why the mark could not be written; empty: it could.
+        self._mark_fault = ""
         self._stopping = False
         self._wake = asyncio.Event()
         # It is not the primary any more.
@@ -130,15 +141,18 @@ class ClusterNode:
     async def start(self) -> None:
         """Recovers the folder. Everything else goes on in the background."""
         folder = str(self._folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         mark = load_mark(folder)
         if mark is None:
-            self._had_data = (self._folder / "catalog.json").exists()
+            self._had_data = _has_data(folder)
             self.incarnation = new_incarnation(self.node_id)
+            if not self._had_data:
+                # Before anything is made here: a later start must not take it for a single node's.
+                self._make_mark("", Folder.EMPTY)
         else:
             self._keep(begin_with(mark, self._boot_id))
             self.incarnation = self._mark_now.incarnation
-        if mark is not None or not self._had_data:
+        if self._mark is not None:
             self._open_follower()
         await self._announce()
         self._tasks = [
@@ -148,7 +162,7 @@ class ClusterNode:
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Hands over if it is the primary, and stops. The next start keeps its place."""
-        self._unfit = _UNFIT
+        self._draining = _DRAINS
         with contextlib.suppress(FanlogError):
             await self._announce()
         if hand_over and self.primary is not None:
@@ -183,9 +197,15 @@ class ClusterNode:
         return self._mark
 
     def _keep(self, mark: FolderMark) -> None:
-        """Writes the mark, durably."""
+        """Writes the mark, durably. Raises StorageError."""
         if mark != self._mark:
-            save_mark(str(self._folder), mark)
+            try:
+                save_mark(str(self._folder), mark)
+            except OSError as fault:
+                error = write_error(fault, str(self._folder))
+                self._mark_fault = str(error)
+                raise error from fault
+            self._mark_fault = ""
             self._mark = mark
 
     def _make_mark(self, cluster_id: str, state: Folder) -> None:
@@ -212,6 +232,17 @@ class ClusterNode:
         if snapshot is None or snapshot.record is None or self._mark is None:
             return
         self._keep(replace(self._mark, seen=snapshot.record, etcd=snapshot.etcd))
+
+    @property
+    def _unfit(self) -> str:
+        """Why it should not be the primary; empty: it may."""
+        return self._draining or self._mark_fault or (_FULL if self._is_full else "")
+
+    @property
+    def _is_full(self) -> bool:
+        if self.primary is not None:
+            return self.primary.node.is_full
+        return self.follower is not None and self.follower.replica.is_full
 
     # What etcd says
 
@@ -413,6 +444,8 @@ class ClusterNode:
         self, snapshot: ClusterSnapshot, node: NodeRecord, epoch: int
     ) -> None:
         self._make_mark(snapshot.id, Folder.COPYING)
+        if self._mark_now.state is Folder.EMPTY:
+            self._set_state(Folder.COPYING)
         self._open_follower()
         assert self.follower is not None
         self.follower.cluster = snapshot.id
@@ -498,8 +531,10 @@ class ClusterNode:
             record = snapshot.record
             if record is not None and record.record.epoch == reign.epoch and self._reachable:
                 self._base = record
-                self._remember()
                 self._set_needed()
+                # Without room for its mark it still has to hand over.
+                with contextlib.suppress(StorageError):
+                    self._remember()
         if reign.suspended and self._pending is None and not isinstance(step, StepDown):
             reign.resume_commits()
         match step:
@@ -545,3 +580,7 @@ class ClusterNode:
         for request in self._requests:
             if request.is_done(record):
                 await self._coordination.delete(request.stored.key, request.stored)
+
+
+def _has_data(folder: str) -> bool:
+    return os.path.exists(f"{folder}/catalog.json")

@@ -35,6 +35,11 @@ class PrimaryNode(Node):
         super().__init__(folder, config, runtime, epoch=reign.epoch, replicas=reign)
         self._reign = reign
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its disk was full, and has no room yet."""
+        return self._store.reserve.full
+
     def _make_core(self, defaults: TopicSettings) -> BrokerCore:
         core = super()._make_core(defaults)
         core.followers = self._reign
