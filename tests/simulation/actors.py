@@ -35,8 +35,16 @@ class Actor:
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
-        self.process = self.machine.start_process(self.name)
-        self._task = self.process.spawn(self._work())
+        process = self.process = self.machine.start_process(self.name)
+        task = self._task = process.spawn(self._work())
+        task.add_done_callback(lambda _: self._look(process, task))
+
+    def _look(self, process: Process, task: asyncio.Task[Any]) -> None:
+        """A program that ends because of an error that is worth another try is started again."""
+        fault = None if task.cancelled() else task.exception()
+        if process.alive and isinstance(fault, self._simulation.forgiven):
+            self._simulation.world.note(f"{self.name} has failed: {fault}")
+            self.kill()
 
     def kill(self) -> None:
         """It may come back after its session, or before."""
@@ -47,7 +55,11 @@ class Actor:
 
     @property
     def done(self) -> bool:
-        return self._task is not None and self._task.done()
+        if self._task is None or not self._task.done():
+            return False
+        if self._task.cancelled():
+            return True
+        return not isinstance(self._task.exception(), self._simulation.forgiven)
 
     def result(self) -> None:
         """Raises what its program has failed with."""

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 # Names that an I/O is worth a crash for.
-_PARTS = ("", "", "/journal/", "/topics/", "catalog", ".log", ".json", "/transactions/", "ends")
-_STAGES: tuple[Stage, ...] = ("before", "torn", "after", "after")
+PARTS = ("", "", "/journal/", "/topics/", "catalog", ".log", ".json", "/transactions/", "ends")
+STAGES: tuple[Stage, ...] = ("before", "torn", "after", "after")
 _DOWN_SECONDS = 0.8
 _BLOCK_SECONDS = 1.5
 _PAUSE_SECONDS = 2.0
@@ -126,7 +126,7 @@ class Faults:
                 broker.kill()
 
         countdown = int(self._dice.expovariate(1 / 20))
-        part, stage = self._dice.choice(_PARTS), self._dice.choice(_STAGES)
+        part, stage = self._dice.choice(PARTS), self._dice.choice(STAGES)
         broker.machine.trap = Trap(countdown, part, stage, spring)
 
     def _kill_actor(self) -> None:

@@ -46,7 +46,8 @@ class MemoryEtcd:
         self.etcd = etcd
         self.away = False
         self._state = _State()
-        self._watchers: set[asyncio.Event] = set()
+        # Not a set: who is told first must not depend on addresses.
+        self._watchers: dict[asyncio.Event, None] = {}
 
     # Reads
 
@@ -115,14 +116,14 @@ class MemoryEtcd:
 
     def subscribe(self) -> asyncio.Event:
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        self._watchers[changed] = None
         return changed
 
     def unsubscribe(self, changed: asyncio.Event) -> None:
-        self._watchers.discard(changed)
+        self._watchers.pop(changed, None)
 
     def _changed(self) -> None:
-        for watcher in self._watchers:
+        for watcher in list(self._watchers):
             watcher.set()
 
     # Faults

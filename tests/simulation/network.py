@@ -285,6 +285,8 @@ class Network:
         self.weather = Weather()
         self.listening: dict[tuple[str, int], ListeningSocket] = {}
         self.streams: list[Stream] = []
+        # Names that stand for an address, as long as it lasts.
+        self.names: dict[str, Callable[[], str]] = {}
         # Paths that swallow everything: from one address to another.
         self._blocked: set[tuple[str, str]] = set()
         self._dice = world.dice("network")
@@ -312,6 +314,8 @@ class Network:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         source = process.machine.address
         await asyncio.sleep(self.delay())
+        if host in self.names:
+            host = self.names[host]()
         while self._is_cut_off(source, host):  # noqa: ASYNC110 - packets are sent again and again
             await asyncio.sleep(_AGAIN_SECONDS)
         listener = self.listening.get((host, port))
@@ -350,6 +354,11 @@ class Network:
     def block(self, source: str, target: str) -> None:
         self.world.note(f"net blocks {source} to {target}")
         self._blocked.add((source, target))
+
+    def unblock(self, source: str, target: str) -> None:
+        self._blocked.discard((source, target))
+        for stream in self.open_streams():
+            stream.resume()
 
     def unblock_all(self) -> None:
         if self._blocked:

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import nullcontext
 
+from tests.simulation.cluster.simulation import ClusterSimulation
 from tests.simulation.simulation import Plant, Result, Simulation
 from tests.simulation.workload import Workload
 from tests.simulation.workloads import ALL
@@ -30,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     bar = Bar(options.seeds)
     for number in range(options.seeds):
         seed = options.seed + number
-        result, simulation = run_seed(seed, kinds, keep_all=bool(options.trace))
+        result, simulation = run_seed(
+            seed, kinds, keep_all=bool(options.trace), cluster=options.cluster
+        )
         totals.add(result)
         if options.trace:
             _write(options.trace, simulation)
@@ -39,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         if result.failure:
             bar.clear()
             print(f"Seed {seed} broke a promise:\n\n{result.failure}\n")
-            print(f"Replay it: {_command(seed, options.workload)}")
+            print(f"Replay it: {_command(seed, options.workload, cluster=options.cluster)}")
             return 1
         bar.show(number + 1)
     bar.clear()
@@ -71,6 +74,7 @@ def run_seed(
     *,
     plant: Plant = nullcontext,
     keep_all: bool = False,
+    cluster: bool = False,
 ) -> tuple[Result, Simulation]:
     """The garbage collector would free things at moments that no seed knows. What killed processes
     leave behind is freed at the end, and may complain of it: nobody listens."""
@@ -78,7 +82,8 @@ def run_seed(
     gc.collect()
     gc.disable()
     try:
-        simulation = Simulation(seed, kinds, plant=plant, keep_all=keep_all)
+        kind = ClusterSimulation if cluster else Simulation
+        simulation = kind(seed, kinds, plant=plant, keep_all=keep_all)
         result = simulation.run()
         simulation.world.processes.clear()
         gc.collect()
@@ -99,13 +104,15 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         choices=[kind.__name__ for kind in ALL],
         help="only these; without it each seed chooses",
     )
+    parser.add_argument("--cluster", action="store_true", help="three nodes and an etcd")
     parser.add_argument("--trace", help="write all that happened to this file")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")
     return parser.parse_args(arguments)
 
 
-def _command(seed: int, workloads: list[str]) -> str:
-    chosen = "".join(f" --workload {name}" for name in workloads)
+def _command(seed: int, workloads: list[str], *, cluster: bool) -> str:
+    chosen = " --cluster" if cluster else ""
+    chosen += "".join(f" --workload {name}" for name in workloads)
     return f"python -m tests.simulation --seed {seed} --seeds 1{chosen} --trace trace.txt"
 
 

@@ -31,7 +31,6 @@ _PREPARE_SECONDS = 60.0
 _FINISH_SECONDS = 300.0
 _CHECK_SECONDS = 300.0
 _WORK_SECONDS = (1.0, 3.0, 6.0)
-_WORKLOADS_MAX = 3
 
 Plant = Callable[[], AbstractContextManager[object]]
 
@@ -69,6 +68,11 @@ class _Faulty(logging.Handler):
 class Simulation:
     """`kinds` are the workloads; without them the seed chooses. `plant` makes a mistake in Fanlog
     for the time of the run."""
+
+    # What a seed chooses from.
+    all: Sequence[type[Workload]] = ALL
+    # Errors after which a client program is started again.
+    forgiven: tuple[type[Exception], ...] = ()
 
     def __init__(
         self,
@@ -126,14 +130,12 @@ class Simulation:
     def _run(self) -> None:
         dice = self.world.dice("simulation")
         self._choose_weather()
-        broker = SimulatedBroker(Machine(self.world, self.network, "broker"), self._config())
-        self.brokers.append(broker)
-        broker.start()
-        kinds = self._kinds or dice.sample(ALL, dice.randint(1, min(_WORKLOADS_MAX, len(ALL))))
+        self._build()
+        kinds = self._kinds or dice.sample(self.all, dice.randint(1, min(3, len(self.all))))
         self.workloads = [kind(self) for kind in kinds]
         for workload in self.workloads:
             self._operate(workload.prepare, _PREPARE_SECONDS)
-        faults = Faults(self)
+        faults = self._make_faults()
         for workload in self.workloads:
             workload.begin()
         faults.begin()
@@ -141,17 +143,37 @@ class Simulation:
         self.world.run(lambda: self.world.now >= end or bool(self.violations), _FINISH_SECONDS)
         faults.end()
         self.over = True
+        self._finish()
+        self._look_for_faults()
+
+    def _build(self) -> None:
+        """Makes the brokers, and starts them."""
+        broker = SimulatedBroker(Machine(self.world, self.network, "broker"), self._config())
+        self.brokers.append(broker)
+        broker.start()
+
+    def _make_faults(self) -> Faults:
+        return Faults(self)
+
+    def _finish(self) -> None:
+        """Everything is healed: what was begun ends, and promises are checked."""
+        self._end_work()
+        broker = self.brokers[0]
+        broker.cut_power("drop", 0)
+        broker.start()
+        self._check()
+
+    def _end_work(self) -> None:
         self.world.run(self._all_done, _FINISH_SECONDS)
         for actor in self.actors:
             actor.result()
         for workload in self.workloads:
             self._operate(workload.settle, _CHECK_SECONDS)
             self._operate(workload.check, _CHECK_SECONDS)
-        broker.cut_power("drop", 0)
-        broker.start()
+
+    def _check(self) -> None:
         for workload in self.workloads:
             self._operate(workload.check, _CHECK_SECONDS)
-        self._look_for_faults()
 
     def _choose_weather(self) -> None:
         dice, weather = self.world.dice("weather"), self.network.weather
@@ -161,10 +183,10 @@ class Simulation:
         weather.split_share = dice.choice((0.0, 0.2, 0.8))
         weather.buffer_bytes = dice.choice((4 * KIB, 256 * KIB))
 
-    def _config(self) -> Config:
+    def _config(self, host: str = "broker") -> Config:
         dice = self.world.dice("config")
         return Config(
-            listener=ListenerOptions(host="broker", idle_timeout_seconds=5.0),
+            listener=ListenerOptions(host=host, idle_timeout_seconds=5.0),
             # Below what people may choose, so that files are switched in a short run.
             log=LogOptions(
                 journal_bytes=dice.choice((16, 64, 1024)) * KIB,

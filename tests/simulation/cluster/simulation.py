@@ -1,0 +1,269 @@
+"""One run of a cluster: three nodes, an etcd, clients and faults, from one seed; then the checks.
+
+Clients connect to a name that stands for whichever node serves, also one that does not know yet
+that it is not the primary any more. After the faults: all nodes have to be in sync again within a
+bounded time and have the same bytes, or a node says what an operator has to do. Then all machines
+lose their power at once, an operator chooses one to go on with, and what had to be synced is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from msgspec.structs import replace
+
+from fanlog.cluster.records import ClusterKeys, SeenRecord, ShardRecord, decode, encode
+from fanlog.cluster.steps import StopNode, Wait
+from fanlog.config import ClusterOptions, Config
+from fanlog.errors import DiskFullError, UnavailableError
+from fanlog.log.scan import Owner
+from tests.simulation.broker import PORT
+from tests.simulation.cluster.auditor import Auditor, batches_of
+from tests.simulation.cluster.etcd import EtcdFaults
+from tests.simulation.cluster.faults import ClusterFaults
+from tests.simulation.cluster.node import SimulatedNode
+from tests.simulation.faults import Faults
+from tests.simulation.machine import Machine
+from tests.simulation.memory_etcd import MemoryEtcd
+from tests.simulation.simulation import Plant, Simulation
+from tests.simulation.workload import Violation, Workload
+from tests.simulation.workloads import ALL
+from tests.simulation.world import Stuck
+
+NAME = "cluster"
+_NODES = "abc"
+_TICK_SECONDS = 0.05
+_FORM_SECONDS = 30.0
+_HEAL_SECONDS = 120.0
+
+
+class ClusterSimulation(Simulation):
+    all: Sequence[type[Workload]] = ALL
+    forgiven = (UnavailableError, DiskFullError)
+
+    def __init__(
+        self,
+        seed: int,
+        kinds: Sequence[type[Workload]] = (),
+        *,
+        plant: Plant = ExitStack,
+        keep_all: bool = False,
+    ) -> None:
+        super().__init__(seed, kinds, plant=lambda: self._planted(plant), keep_all=keep_all)
+        self.nodes: list[SimulatedNode] = []
+        self.etcd = MemoryEtcd(lambda: self.world.now)
+        self.etcd_faults = EtcdFaults()
+        self.auditor = Auditor(self)
+        self._dice = self.world.dice("cluster")
+        self.network.names[NAME] = self._some_server
+
+    def _planted(self, plant: Plant) -> AbstractContextManager[object]:
+        stack = ExitStack()
+        stack.enter_context(plant())
+        stack.enter_context(self.auditor.looking())
+        return stack
+
+    @property
+    def url(self) -> str:
+        return f"fanlog://{NAME}:{PORT}"
+
+    def _some_server(self) -> str:
+        """Whoever listens; a primary of the past, too."""
+        taken = self.network.listening
+        listening = [node.name for node in self.nodes if (node.name, PORT) in taken]
+        return self._dice.choice(listening) if listening else NAME
+
+    # The cluster
+
+    def _build(self) -> None:
+        grace = self._dice.choice((0.1, 0.5, 1.0))
+        timeout = self._dice.choice((0.3, 1.0, 2.0))
+        for name in _NODES:
+            config = self._node_config(name, grace, timeout)
+            machine = Machine(self.world, self.network, name)
+            self.nodes.append(SimulatedNode(machine, config, self.etcd, self.etcd_faults))
+        self.brokers[:] = self.nodes
+        self._watch_etcd()
+        for node in self.nodes:
+            self.world.after(self._dice.uniform(0, 0.5), node.start)
+        self.world.run(lambda: bool(self.violations) or self._is_whole(), _FORM_SECONDS)
+
+    def _node_config(self, name: str, grace: float, timeout: float) -> Config:
+        base = self._config(name)
+        return replace(
+            base,
+            # Staged files are not replicated yet.
+            broker=replace(base.broker, transaction_memory_bytes=64 << 20),
+            redis=replace(base.redis, port=-1),
+            web=replace(base.web, port=-1),
+            cluster=ClusterOptions(
+                name="test",
+                node_id=name,
+                grace_seconds=grace,
+                follower_timeout_seconds=timeout,
+                handover_seconds=2.0,
+            ),
+        )
+
+    def _watch_etcd(self) -> None:
+        """Leases end by the clock, and the auditor hears of changes."""
+        changed, seen_before = self.etcd._changed, self.auditor.record_changed
+
+        def on_change() -> None:
+            seen_before()
+            changed()
+
+        self.etcd._changed = on_change  # type: ignore[method-assign]
+
+        def tick() -> None:
+            self.etcd.tick()
+            self.world.after(_TICK_SECONDS, tick)
+
+        tick()
+
+    def _make_faults(self) -> Faults:
+        return ClusterFaults(self)
+
+    def seen(self) -> SeenRecord | None:
+        stored = self.etcd._state.keys.get(ClusterKeys("test").shard())
+        if stored is None:
+            return None
+        return SeenRecord(decode(stored.value, ShardRecord), stored.revision)
+
+    def record(self) -> ShardRecord:
+        seen = self.seen()
+        assert seen is not None
+        return seen.record
+
+    def node(self, name: str) -> SimulatedNode:
+        return next(node for node in self.nodes if node.name == name)
+
+    def _is_whole(self) -> bool:
+        """All nodes are in sync, in the incarnations in which they run."""
+        seen = self.seen()
+        if seen is None or any(node.is_stopping for node in self.nodes):
+            return False
+        running = {node.incarnation for node in self.nodes}
+        return set(seen.record.in_sync) == running and any(node.is_serving for node in self.nodes)
+
+    def can_lose(self, lost: SimulatedNode) -> bool:
+        """Whether somebody may still become primary without what this node has."""
+        seen = self.seen()
+        return seen is not None and any(
+            node.keeps in seen.record.in_sync for node in self.nodes if node is not lost
+        )
+
+    # The end
+
+    def _finish(self) -> None:
+        try:
+            self._end_work()
+            self._wait_until_whole()
+        except Stuck as fault:
+            raise Violation(f"{fault}. {self._describe()}") from None
+        self._compare()
+        self._lose_all_power()
+        self._compare()
+
+    def _wait_until_whole(self) -> None:
+        self.world.run(lambda: bool(self.violations) or self._is_whole(), _HEAL_SECONDS)
+        if self.violations:
+            raise Violation("see above")
+
+    def _describe(self) -> str:
+        seen = self.seen()
+        steps = "; ".join(
+            f"{n.incarnation}: {n.node.step if n.node else None}, "
+            f"{n.node.follower.problem if n.node and n.node.follower else ''}"
+            for n in self.nodes
+        )
+        return f"The record: {seen}. The nodes: {steps}"
+
+    def _compare(self) -> None:
+        """All nodes have the same bytes."""
+        self.world.run(lambda: bool(self.violations) or self._is_level(), _HEAL_SECONDS)
+        found = {node.name: self._content(node) for node in self.nodes}
+        first = found[_NODES[0]]
+        for name, content in found.items():
+            for owner in sorted(first.keys() | content.keys()):
+                mine, theirs = first.get(owner), content.get(owner)
+                if mine != theirs:
+                    raise Violation(
+                        f"{_NODES[0]} and {name} differ in {owner}: {_differ(mine, theirs)}"
+                    )
+
+    def _is_level(self) -> bool:
+        """Nothing is on its way."""
+        for node in self.nodes:
+            role = node.node.primary if node.node is not None else None
+            if role is not None:
+                reign = role.reign
+                return not reign.waits and all(
+                    report.acked >= reign.end_position for report in reign.reports()
+                )
+        return False
+
+    def _content(self, node: SimulatedNode) -> dict[Owner, object]:
+        assert node.node is not None
+        assert node.process is not None
+        role, follower = node.node.primary, node.node.follower
+        if role is not None:
+            store = role.node._store
+        else:
+            assert follower is not None
+            store = follower.replica._store
+        with node.process.running():
+            return {
+                log.owner: (log.start_offset, log.end_offset, *batches_of(log))
+                for topic in store.topics
+                for log in topic.logs
+                if topic.folder and topic.settings.cleanup != "compact"
+            }
+
+    def _lose_all_power(self) -> None:
+        """Whoever was in sync has everything that had to be synced. An operator chooses one."""
+        for node in self.nodes:
+            node.cut_power("drop", 0)
+        end = self.world.now + 5.0
+        for node in self.nodes:
+            if not node.up:
+                node.start()
+        self.world.run(lambda: self.world.now >= end, 10.0)
+        # A swap that was on its way may still name one of the past.
+        if any(node.incarnation == self.record().primary for node in self.nodes):
+            raise Violation(f"nobody was left, and somebody was promoted: {self.record()}")
+        for node in self.nodes:
+            if not needs_operator(node):
+                raise Violation(f"{node.name} asks for no operator. {self._describe()}")
+        chosen = self._dice.choice(self.nodes)
+        self._promote_by_hand(chosen)
+        self._wait_until_whole()
+        self._check()
+
+    def _promote_by_hand(self, node: SimulatedNode) -> None:
+        self.auditor.forced = True
+        self.auditor.forget("fsync")
+        record = self.record()
+        epoch = record.epoch + 1
+        forced = replace(
+            record,
+            epoch=epoch,
+            primary=node.incarnation,
+            in_sync=(node.incarnation,),
+            forced_epoch=epoch,
+        )
+        self.etcd.put(ClusterKeys("test").shard(), encode(forced))
+
+
+def needs_operator(node: SimulatedNode) -> bool:
+    """Whether a node says that an operator must act."""
+    step = node.node.step if node.node is not None else None
+    return isinstance(step, StopNode) or (isinstance(step, Wait) and step.needs_operator)
+
+
+def _differ(mine: object, theirs: object) -> str:
+    if isinstance(mine, tuple) and isinstance(theirs, tuple):
+        pairs = [(a, b) for a, b in zip(mine, theirs, strict=False) if a != b][:3]
+        return f"{len(mine)} and {len(theirs)} items, {pairs}"
+    return f"{str(mine)[:200]} and {str(theirs)[:200]}"

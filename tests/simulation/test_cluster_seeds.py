@@ -1,0 +1,17 @@
+"""The seeds of a cluster that every run of the tests simulates. `make simulate ARGS=--cluster` runs
+more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.seeds import run_seeds
+
+_SEEDS = 150
+_SEEDS_A_TEST = 15
+
+
+@pytest.mark.parametrize("first", range(0, _SEEDS, _SEEDS_A_TEST))
+def test_every_promise_of_a_cluster_is_kept(first: int) -> None:
+    done = run_seeds(first, _SEEDS_A_TEST, "--cluster")
+    assert done.returncode == 0, done.stdout + done.stderr
