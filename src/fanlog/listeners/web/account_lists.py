@@ -29,19 +29,22 @@ class AccountsQuery(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=255,
-            description="Only with this text in the name, the comment, the key's id, or a rule.",
+            description="Only accounts with this text in the name, the comment, the key's id, "
+            "or a rule.",
         ),
     ] = ""
     role: Annotated[
         Literal["", "admin", "producer", "consumer", "viewer", "observer", "none"],
-        Meta(description="Only with this role; `none`: only rules count."),
+        Meta(description="Only accounts with this role; `none`: accounts that have only rules."),
     ] = ""
     sort: Annotated[
-        Literal["name", "role", "created", "expires"], Meta(description="What they are sorted by.")
+        Literal["name", "role", "created", "expires"], Meta(description="The sort order.")
     ] = "name"
-    descending: Annotated[bool, Meta(description="The last first.")] = False
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Accounts to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most accounts on the page.")] = 50
+    descending: Annotated[bool, Meta(description="Reverse the order.")] = False
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Accounts to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of accounts on the page.")
+    ] = 50
 
 
 class AccountsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +52,7 @@ class AccountsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: list[KeyAnswer]
     users: list[UserAnswer]
-    total: Annotated[int, Meta(description="Those that fit.")]
+    total: Annotated[int, Meta(description="Accounts that match.")]
     offset: int
     keys_count: Annotated[int, Meta(description="All keys.")]
     users_count: Annotated[int, Meta(description="All users.")]

@@ -35,7 +35,7 @@ _Expires = Annotated[
     float, Meta(ge=0, le=3_162_240_000, description="Seconds from now; 0 means never.")
 ]
 _Password = Annotated[str, Meta(max_length=1024)]
-_ExpiryTime = Annotated[str, Meta(description="RFC 3339 in UTC; nothing means never.")]
+_ExpiryTime = Annotated[str, Meta(description="RFC 3339 in UTC; absent if it never expires.")]
 
 
 class RulesBody(Rules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -74,14 +74,18 @@ class ChangedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_seconds: Annotated[
-        float, Meta(ge=0, le=3_162_240_000, description="The old secret is good for so long more.")
+        float,
+        Meta(
+            ge=0, le=3_162_240_000, description="The old secret stays valid for this many seconds."
+        ),
     ] = 0.0
 
 
 class NewUser(NewKey, frozen=True, kw_only=True, forbid_unknown_fields=True):
     password: _Password = ""
     certificates: Annotated[
-        list[str], Meta(max_length=100, description="Names in client certificates that let in.")
+        list[str],
+        Meta(max_length=100, description="Names in client certificates that log in as this user."),
     ] = []
 
     def __repr__(self) -> str:
@@ -92,7 +96,7 @@ class ChangedUser(ChangedKey, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Changes what is given, and leaves the rest."""
 
     certificates: Annotated[list[str], Meta(max_length=100)] | None = None
-    disabled: Annotated[bool, Meta(description="Nobody logs in with it.")] | None = None
+    disabled: Annotated[bool, Meta(description="Nobody can log in with it.")] | None = None
 
 
 class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,11 +117,15 @@ class KeyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     allowance: Allowance
     comment: str
-    source: Annotated[str, Meta(description="api; or file: it is in the broker's config file.")]
+    source: Annotated[
+        str, Meta(description="api: created over HTTP. file: from the broker's config file.")
+    ]
     created: _ExpiryTime
     expires: _ExpiryTime
     rotated: _ExpiryTime
-    old_until: Annotated[str, Meta(description="Until when the secret before is good.")]
+    old_until: Annotated[
+        str, Meta(description="The time until which the previous secret is valid.")
+    ]
 
 
 class UserAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +168,7 @@ class UsersAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountPageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    after: Annotated[str, Meta(max_length=255, description="The `next` of the page before.")] = ""
+    after: Annotated[str, Meta(max_length=255, description="The `next` of the previous page.")] = ""
 
 
 async def _ask(call: Call[Any, Any], ask: asks.AccountsAsk, kind: type[T]) -> T:
@@ -354,7 +362,7 @@ ROUTES = [
         status=201,
         answer_headers=_NO_STORE,
         example=_EXAMPLE,
-        description="The answer has the key. It is shown this once.",
+        description="The answer contains the key. It is shown only once.",
         errors=_MAKE,
     ),
     _route("GET", "/v1/keys/{key}", describe_key, "Describe a key", answer=KeyAnswer, errors=_READ),
@@ -362,7 +370,7 @@ ROUTES = [
         "PATCH",
         "/v1/keys/{key}",
         change_key,
-        "Change what a key may do",
+        "Change the permissions of a key",
         body=ChangedKey,
         answer=KeyAnswer,
         errors=_CHANGE,
@@ -413,7 +421,7 @@ ROUTES = [
         "PATCH",
         "/v1/users/{user}",
         change_user,
-        "Change what a user may do",
+        "Change the permissions of a user",
         body=ChangedUser,
         answer=UserAnswer,
         errors=_CHANGE,
@@ -425,7 +433,8 @@ ROUTES = [
         "Set a password",
         body=NewPassword,
         status=204,
-        description="Its sessions end. A user may set the own one, with the old one.",
+        description="The user's sessions end. Users may set their own password if they give"
+        " the old one.",
         errors=(*_CHANGE, UnauthenticatedError),
     ),
     _route("DELETE", "/v1/users/{user}", delete_user, "Delete a user", status=204, errors=_CHANGE),

@@ -187,7 +187,7 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
     except FanlogError as error:
         return problem_response(error)
     except web.HTTPRequestEntityTooLarge:
-        detail = "The body is larger than web.body_bytes_max, or than a login can be."
+        detail = "The body is larger than web.body_bytes_max, or too large for a login."
         return http_problem(413, detail, "body_too_large")
     except web.HTTPNotFound:
         return http_problem(

@@ -47,24 +47,35 @@ class AuditSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     text: Annotated[
         str,
-        Meta(max_length=255, description="A text in any field of the record, in any case."),
+        Meta(
+            max_length=255, description="A text in any field of the record, in upper or lower case."
+        ),
     ] = ""
     who: Annotated[
         str, Meta(max_length=255, description="A text in the user, the account or the key's id.")
     ] = ""
     action: Annotated[
-        str, Meta(max_length=100, description="What was done, such as `topic.delete` or `key.*`.")
+        str, Meta(max_length=100, description="The action, such as `topic.delete` or `key.*`.")
     ] = ""
     name: Annotated[
-        str, Meta(max_length=255, description="What it was done to; `*` stands for any text.")
+        str,
+        Meta(
+            max_length=255,
+            description="The name that the action was about; `*` stands for any text.",
+        ),
     ] = ""
     result: Annotated[Literal["", "ok", "denied", "failed"], Meta(description="How it ended.")] = ""
     since: Annotated[
-        str, Meta(max_length=64, description="Only from then on: a time, or an age such as 2h.")
+        str,
+        Meta(
+            max_length=64,
+            description="Only records from this time on: a time, or an age such as 2h.",
+        ),
     ] = ""
-    until: Annotated[str, Meta(max_length=64, description="Only before then.")] = ""
+    until: Annotated[str, Meta(max_length=64, description="Only records before this time.")] = ""
     before: (
-        Annotated[int, Meta(ge=0, lt=2**62, description="The `next` of the answer before.")] | None
+        Annotated[int, Meta(ge=0, lt=2**62, description="The `next` of the previous answer.")]
+        | None
     ) = None
     limit: Annotated[int, Meta(ge=1, le=500, description="Most records.")] = 50
 
@@ -75,8 +86,8 @@ class AuditFound(msgspec.Struct, frozen=True, kw_only=True):
 
     records: list[AuditRecord]
     next: int | None = None
-    searched: Annotated[int, Meta(description="Records that were looked at.")] = 0
-    total: Annotated[int, Meta(description="Records that the log has.")] = 0
+    searched: Annotated[int, Meta(description="Records that were searched.")] = 0
+    total: Annotated[int, Meta(description="Records in the log.")] = 0
     unreadable: Annotated[int, Meta(description="Records that can't be read.")] = 0
 
 
@@ -86,31 +97,41 @@ class VerifyQuery(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             max_length=100,
             pattern="^([0-9]{1,18}:([0-9a-f]{64})?)?$",
-            description="The `next` of the answer before: the check goes on there.",
+            description="The `next` of the previous answer: the check continues there.",
         ),
     ] = ""
     head: Annotated[
         list[Annotated[str, Meta(max_length=100, extra_json_schema={"pattern": _HEAD_PATTERN})]],
         Meta(
             max_length=20,
-            description="Heads that were kept elsewhere, as `fanlog audit head` prints them. With "
-            "one of them the check also finds a log that was made again, or cut off.",
+            description="Heads that you stored elsewhere, as `fanlog audit head` prints them. "
+            "With a head, the check also finds a log that was rewritten or cut off.",
         ),
     ] = []
-    limit: Annotated[int, Meta(ge=100, le=20_000, description="Records to check.")] = 5_000
+    limit: Annotated[
+        int, Meta(ge=100, le=20_000, description="The largest number of records to check.")
+    ] = 5_000
 
 
 class AuditCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What a check found. With `next` it is not at the end: ask again with it as `after`."""
 
-    ok: Annotated[bool, Meta(description="Whether nothing is wrong with these records.")]
+    ok: Annotated[bool, Meta(description="True if these records have no fault.")]
     records: Annotated[int, Meta(description="Records that were checked.")]
-    first: Annotated[int, Meta(description="The oldest of them; -1 if there are none.")]
-    last: Annotated[int, Meta(description="The newest of them; -1 if there are none.")]
+    first: Annotated[
+        int, Meta(description="The oldest record that was checked; -1 if there are none.")
+    ]
+    last: Annotated[
+        int, Meta(description="The newest record that was checked; -1 if there are none.")
+    ]
     oldest: Annotated[int, Meta(description="The oldest record of the log.")]
     newest: Annotated[int, Meta(description="The newest record of the log; -1 without one.")]
-    head: Annotated[str, Meta(description="Number and hash of the last record. Keep it elsewhere.")]
-    faults: Annotated[list[Fault], Meta(description="What is wrong; of very many, the first.")]
+    head: Annotated[
+        str, Meta(description="Number and hash of the last record. Store it elsewhere.")
+    ]
+    faults: Annotated[
+        list[Fault], Meta(description="The faults. Only the first ones if there are very many.")
+    ]
     faults_count: int
     remarks: list[str]
     next: str = ""
@@ -334,8 +355,8 @@ ROUTES = [
         "operations",
         query=VerifyQuery,
         answer=AuditCheck,
-        description="Checks a part of it, as `fanlog audit verify` does, and says where the next "
-        "part begins.",
+        description="Checks a part of the log, as `fanlog audit verify` does. The answer says "
+        "where the next part begins.",
         errors=(ForbiddenError, InvalidArgumentError, NotSupportedError),
         verb=Verb.ADMIN,
     ),

@@ -58,7 +58,11 @@ class ClientAnswer(msgspec.Struct, frozen=True, kw_only=True):
     transport: Annotated[str, Meta(description="native, redis, websocket, sse or http.")]
     since: Annotated[str, Meta(description="When it connected, RFC 3339 in UTC.")]
     subscriptions: Annotated[
-        list[str], Meta(description="The topics and patterns it follows; of very many, some.")
+        list[str],
+        Meta(
+            description="The topics and patterns it follows. Only some of them if there are "
+            "very many."
+        ),
     ]
     client: Annotated[str, Meta(description="What the client calls itself.")]
     account: Annotated[
@@ -66,23 +70,28 @@ class ClientAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ]
     account_name: Annotated[str, Meta(description="The name of that key or user.")]
     behind_messages: Annotated[
-        int, Meta(description="Messages that it could have and was not sent yet.")
+        int, Meta(description="Messages that are there for it, but not sent yet.")
     ]
     behind_bytes: Annotated[
-        int, Meta(description="About how many bytes that is, with what waits in its connection.")
+        int,
+        Meta(
+            description="The approximate size of those messages, plus the bytes that wait in "
+            "its connection."
+        ),
     ]
     received_bytes: Annotated[
-        int | None, Meta(description="Bytes that the client has sent; null where nobody counts.")
+        int | None,
+        Meta(description="Bytes that the client has sent; null if they are not counted."),
     ]
-    sent_bytes: Annotated[int | None, Meta(description="Bytes that the client was sent.")]
+    sent_bytes: Annotated[int | None, Meta(description="Bytes that were sent to the client.")]
     received_rate: Annotated[
         float | None,
         Meta(
-            description="Bytes a second from the client: since somebody looked last, up to a "
-            "minute ago, or since it connected."
+            description="Bytes per second from the client: since the last request for this "
+            "list, up to a minute ago, or since it connected."
         ),
     ]
-    sent_rate: Annotated[float | None, Meta(description="Bytes a second to the client.")]
+    sent_rate: Annotated[float | None, Meta(description="Bytes per second to the client.")]
 
 
 class UserCount(msgspec.Struct, frozen=True):
@@ -99,13 +108,13 @@ class ClientsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the clients that fit, and what there is in all."""
 
     clients: list[ClientAnswer]
-    total: Annotated[int, Meta(description="Clients that fit.")]
+    total: Annotated[int, Meta(description="Clients that match.")]
     offset: int
     connections: Annotated[int, Meta(description="All clients that are connected.")]
-    listeners: Annotated[dict[str, int], Meta(description="How many, by listener.")]
+    listeners: Annotated[dict[str, int], Meta(description="The number of clients, by listener.")]
     users: Annotated[list[UserCount], Meta(description="The users with most connections.")]
     hosts: Annotated[list[HostCount], Meta(description="The addresses with most connections.")]
-    behind_bytes: Annotated[int, Meta(description="Bytes that all of them are behind.")]
+    behind_bytes: Annotated[int, Meta(description="The bytes that all of them are behind.")]
     processes: Annotated[
         int,
         Meta(description="Other processes, such as edges, whose clients are not in this list."),
@@ -117,25 +126,29 @@ class ClientsQuery(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=200,
-            description="Only with this text in the user, client, address, id or a subscription. "
-            "Case does not matter.",
+            description="Only clients with this text in the user, client, address, id or a "
+            "subscription, in upper or lower case.",
         ),
     ] = ""
     listener: Annotated[
-        Literal["", "native", "redis", "web"], Meta(description="Only those of this listener.")
+        Literal["", "native", "redis", "web"], Meta(description="Only clients of this listener.")
     ] = ""
-    user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    user: Annotated[str, Meta(max_length=255, description="Only clients of this user.")] | None = (
+        None
+    )
     address: Annotated[
-        str, Meta(max_length=64, description="Only those from this host, or host and port.")
+        str, Meta(max_length=64, description="Only clients from this host, or host and port.")
     ] = ""
-    behind: Annotated[bool, Meta(description="Only those that are behind.")] = False
+    behind: Annotated[bool, Meta(description="Only clients that are behind.")] = False
     requests: Annotated[
-        bool, Meta(description="Also HTTP connections that only send requests.")
+        bool, Meta(description="Include HTTP connections that only send requests.")
     ] = False
-    sort: Annotated[ClientSort, Meta(description="What they are sorted by.")] = "behind_bytes"
-    descending: Annotated[bool, Meta(description="The largest first.")] = True
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Clients to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most clients on the page.")] = 50
+    sort: Annotated[ClientSort, Meta(description="The sort order.")] = "behind_bytes"
+    descending: Annotated[bool, Meta(description="The largest value first.")] = True
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Clients to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of clients on the page.")
+    ] = 50
 
 
 class _ClientRow(msgspec.Struct, frozen=True):
@@ -328,8 +341,9 @@ ROUTES = [
         "connections",
         query=ClientsQuery,
         answer=ClientsAnswer,
-        description="For people who look for a client: who is furthest behind, who sends most. "
-        "The figures are some seconds old at most. `GET /v1/connections` lists all processes.",
+        description="Find a client: which one is furthest behind, or sends most. The figures "
+        "are at most some seconds old. `GET /v1/connections` lists the connections "
+        "of all processes.",
         errors=(ForbiddenError, InvalidArgumentError, NotSupportedError),
         verb=Verb.ADMIN,
     ),

@@ -31,30 +31,38 @@ class DeadLetterCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters. Those that fit all that is given."""
 
     group: Annotated[
-        str, Meta(max_length=1024, description="Only those of this group of reasons.")
+        str, Meta(max_length=1024, description="Only dead letters of this group of reasons.")
     ] = ""
     reason: Annotated[
-        str, Meta(max_length=1024, description="Only those whose reason has this text.")
+        str, Meta(max_length=1024, description="Only dead letters whose reason contains this text.")
     ] = ""
-    queue: Annotated[str, Meta(max_length=255, description="Only those of this queue.")] = ""
+    queue: Annotated[str, Meta(max_length=255, description="Only dead letters of this queue.")] = ""
     origin: Annotated[
-        str, Meta(max_length=255, description="Only those whose job came from this topic.")
+        str, Meta(max_length=255, description="Only dead letters whose job came from this topic.")
     ] = ""
-    key: Annotated[str, Meta(max_length=1024, description="Only those whose job has this key.")] = (
-        ""
-    )
+    key: Annotated[
+        str, Meta(max_length=1024, description="Only dead letters whose job has this key.")
+    ] = ""
     text: Annotated[
         str,
         Meta(
             max_length=1024,
-            description="Only those with this text in the reason, key, headers or value.",
+            description="Only dead letters with this text in the reason, key, headers or value.",
         ),
     ] = ""
     since: (
-        Annotated[dt.datetime, Meta(tz=True, description="Only those that died since.")] | None
+        Annotated[
+            dt.datetime,
+            Meta(tz=True, description="Only jobs that failed for good at this time or later."),
+        ]
+        | None
     ) = None
     until: (
-        Annotated[dt.datetime, Meta(tz=True, description="Only those that died before.")] | None
+        Annotated[
+            dt.datetime,
+            Meta(tz=True, description="Only jobs that failed for good before this time."),
+        ]
+        | None
     ) = None
 
     def wanted(self) -> DeadLetterFilter:
@@ -79,11 +87,14 @@ class BrowseQuery(DeadLetterCondition, frozen=True, kw_only=True):
     """Which dead letters, and which page of them."""
 
     offset: Annotated[
-        int, Meta(ge=0, le=1 << 53, description="How many are passed over before the page.")
+        int, Meta(ge=0, le=1 << 53, description="Dead letters to skip before the page.")
     ] = 0
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most dead letters in the answer.")] = 50
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of dead letters in the answer.")
+    ] = 50
     order: Annotated[
-        Literal["newest", "oldest"], Meta(description="Which come first, by when they died.")
+        Literal["newest", "oldest"],
+        Meta(description="The order, by the time when the jobs failed for good."),
     ] = "newest"
 
 
@@ -96,7 +107,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     group of its reason."""
 
     id: str
-    topic: Annotated[str, Meta(description="Where the job came from.")]
+    topic: Annotated[str, Meta(description="The topic that the job came from.")]
     partition: int
     offset: int
     queue: str
@@ -104,9 +115,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     deliveries: int
     died: dt.datetime
-    key: Annotated[str | None, Meta(description="The job's key, as text as far as it is.")]
-    preview: Annotated[str, Meta(description="How the value begins, as text as far as it is.")]
-    value_bytes: Annotated[int | None, Meta(description="The value's length; null: no value.")]
+    key: Annotated[str | None, Meta(description="The job's key, as far as it is text.")]
+    preview: Annotated[str, Meta(description="The beginning of the value, as far as it is text.")]
+    value_bytes: Annotated[int | None, Meta(description="The length of the value; null: no value.")]
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +125,7 @@ class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
     `records` records. Ask again then; the answer has what is known so far."""
 
     letters: list[Preview]
-    total: Annotated[int, Meta(description="How many fit.")]
+    total: Annotated[int, Meta(description="How many match.")]
     complete: bool
     looked_at: int
     records: int
@@ -123,12 +134,14 @@ class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """A group of dead letters whose reasons differ only in numbers and ids."""
 
-    group: Annotated[str, Meta(description="The reason, with <n> and <id> for what differs.")]
-    error: Annotated[str, Meta(description="The class of the error; empty if it names none.")]
+    group: Annotated[str, Meta(description="The reason, with <n> and <id> where reasons differ.")]
+    error: Annotated[
+        str, Meta(description="The class of the error; empty if the reason names none.")
+    ]
     count: int
     first: dt.datetime
     last: dt.datetime
-    example: Annotated[str, Meta(description="The id of the newest one.")]
+    example: Annotated[str, Meta(description="The id of the newest dead letter.")]
 
 
 class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +177,9 @@ class DeadLetterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     deliveries: int
     died: dt.datetime
-    worker: Annotated[str, Meta(description="Who had the job last; empty if not known.")] = ""
+    worker: Annotated[
+        str, Meta(description="The worker that had the job last; empty if not known.")
+    ] = ""
     message: OutgoingMessage
 
 
@@ -176,7 +191,7 @@ class RawDeadLetter(DeadLetterAnswer, frozen=True, kw_only=True):
 
 class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
     as_text: Annotated[
-        bool, Meta(description="A value that is JSON comes as `text` too, as it was published.")
+        bool, Meta(description="A JSON value is also in `text`, as it was published.")
     ] = False
 
 
@@ -201,15 +216,15 @@ class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     all: bool = False
     background: Annotated[
         bool,
-        Meta(description="Answer at once with the id of a task, whose progress /v1/tasks tells."),
+        Meta(description="Answer at once with the id of a task. /v1/tasks shows its progress."),
     ] = False
 
     def check(self) -> None:
         given = isinstance(self.ids, list) + isinstance(self.where, LettersWhere) + self.all
         if given != 1:
             raise InvalidArgumentError(
-                'Say which dead letters, in one way: "ids": ["0:12"], "where": {"group": "…"}, or '
-                '"all": true.'
+                'Choose the dead letters in one way: "ids": ["0:12"], "where": {"group": "…"}, '
+                'or "all": true.'
             )
 
     def chosen(self) -> list[str] | None:
@@ -235,7 +250,7 @@ class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 _To = Annotated[
     str,
     Meta(
-        description="Another topic than the one that they came from.",
+        description="Send them to this topic, not to the original one.",
         max_length=TOPIC_NAME_BYTES_MAX,
         extra_json_schema={"pattern": NAME_OR_NONE_PATTERN, **NOT_INTERNAL},
     ),

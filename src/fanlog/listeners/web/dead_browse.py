@@ -57,7 +57,9 @@ _ORIGINS_MAX = 500
 
 
 class ReasonsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    limit: Annotated[int, Meta(ge=1, le=2000, description="Most reasons in the answer.")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, le=2000, description="The largest number of reasons in the answer.")
+    ] = 100
 
 
 def index_of(call: Call[Any, Any], topic: str) -> DeadLetterIndex:
@@ -218,7 +220,8 @@ def _exporting(call: Call[Any, Any]) -> Generator[None]:
     letters = call.listener.dead_letters
     if letters.exports >= _EXPORTS_MAX:
         raise LimitError(
-            f"{letters.exports} exports of dead letters are running. Try again when one has ended."
+            f"{letters.exports} exports of dead letters are running. Try again when one of them "
+            "ends."
         )
     letters.exports += 1
     try:
@@ -232,13 +235,13 @@ ROUTES = [
         "GET",
         "/v1/dead-letters/{topic}/reasons",
         reasons,
-        "Why jobs died",
+        "Group dead letters by reason",
         "dead letters",
         query=ReasonsQuery,
         answer=Reasons,
-        description="Dead letters in groups: reasons that differ only in numbers and ids are one. "
-        "The first time, the broker reads the topic; an answer that is not `complete` has what is "
-        "known after a second, and the next one has more.",
+        description="Reasons that differ only in numbers and ids are one group. The broker "
+        "reads the topic for the first request. An answer that is not `complete` "
+        "has what is known after a second, and the next answer has more.",
         errors=(*ERRORS, LimitError),
     ),
     Route(
@@ -249,8 +252,9 @@ ROUTES = [
         "dead letters",
         query=BrowseQuery,
         answer=DeadLetterPage,
-        description="A page of those that fit a condition, with the begin of their values, and how "
-        "many there are. An answer that is not `complete` has what is known after a second.",
+        description="A page of the dead letters that match a condition, with the beginning of "
+        "their values and their total number. An answer that is not `complete` has "
+        "what is known after a second.",
         errors=(*ERRORS, LimitError),
     ),
     Route(
@@ -262,7 +266,8 @@ ROUTES = [
         query=DeadLetterCondition,
         answer=str,
         answer_type=NDJSON,
-        description="Those that fit a condition, each as a line of JSON, the oldest first.",
+        description="The dead letters that match a condition, each as a line of JSON, "
+        "oldest first.",
         errors=(*ERRORS, LimitError),
     ),
 ]

@@ -204,7 +204,8 @@ def _id(call: Call[Any, Any]) -> str:
 def _ids_upstream(wanted: ChosenLetters) -> list[str] | None:
     if wanted.background or not isinstance(wanted.where, UnsetType):
         raise LimitError(
-            "This is an edge: it takes `ids` or `all`, and has no tasks. Ask the broker behind it."
+            "This is an edge: it accepts only `ids` or `all`, and has no tasks. Ask"
+            " the broker behind it."
         )
     return wanted.chosen()
 
@@ -245,13 +246,14 @@ ROUTES = [
         "POST",
         "/v1/dead-letters/{topic}/replay",
         replay,
-        "Put dead letters back",
+        "Replay dead letters",
         "dead letters",
         body=ReplayedLetters,
         answer=DeadLetterCountAnswer,
-        description="A dead letter is back in its topic, and gone here: both, or neither. With "
-        "`background` the answer names a task (`/v1/tasks/{task}`), which counts those that can't "
-        "go back, and does the others.",
+        description="A replay publishes the job and deletes the dead letter: both, or neither. "
+        "With `background` the answer names a task (`/v1/tasks/{task}`). The task "
+        "counts the dead letters that it can't replay, and continues with the "
+        "others.",
         errors=_CHANGES,
         action="dead.replay",
         detail=lambda call: call.body.detail(),
@@ -260,13 +262,13 @@ ROUTES = [
         "POST",
         "/v1/dead-letters/{topic}/letters/{id}/replay",
         replay_one,
-        "Put a dead letter back, changed or not",
+        "Replay a dead letter, changed or not",
         "dead letters",
         body=EditedLetter,
         answer=DeadLetterCountAnswer,
-        description="With a `message`, the job goes back with that key, these headers and this "
-        "value, to the topic that it came from. The dead letter is gone when the job is stored: "
-        "both, or neither.",
+        description="With a `message`, the job goes to its original topic with that key, these "
+        "headers and this value. Without one, it is replayed as it is. Storing the "
+        "job and deleting the dead letter happen together: both, or neither.",
         errors=_CHANGES,
         action="dead.replay",
         detail=lambda call: "as it is" if call.body.message is UNSET else "changed",
@@ -279,7 +281,8 @@ ROUTES = [
         "dead letters",
         body=ChosenLetters,
         answer=DeadLetterCountAnswer,
-        description="With `all` the topic is emptied. With `background` the answer names a task.",
+        description="With `all`, every dead letter of the topic is deleted. With "
+        "`background` the answer names a task.",
         errors=(*ERRORS_OF_ONE, ForbiddenError, LimitError, TopicDiffersError),
         action="dead.delete",
         detail=lambda call: call.body.detail(),

@@ -138,7 +138,7 @@ class DeadLetterIndex:
     def _check_size(self) -> None:
         if self.table.count > ROWS_MAX:
             raise LimitError(
-                f"{self.topic.name!r} has more than {ROWS_MAX:,} dead letters, too many to look at "
+                f"{self.topic.name!r} has more than {ROWS_MAX:,} dead letters, too many to show "
                 "one by one. Export, replay or purge them with: fanlog dead"
             )
 

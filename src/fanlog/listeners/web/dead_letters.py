@@ -42,9 +42,11 @@ _ANSWER_BYTES_MAX = 4 << 20
 class DeadLetterPageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list."""
 
-    limit: Annotated[int, Meta(ge=1, description="Most entries in the answer.")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of entries in the answer.")
+    ] = 100
     after: Annotated[
-        str, Meta(description="Begin behind this one: the `next` of the page before.")
+        str, Meta(description="Start after this one: the `next` of the previous page.")
     ] = ""
 
 
@@ -52,16 +54,19 @@ class DeadLetterTopicsQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
     """Which dead-letter topics. By name they are paged with `after`, otherwise with `offset`."""
 
     search: Annotated[
-        str, Meta(max_length=255, description="Only those with this in the name.")
+        str, Meta(max_length=255, description="Only topics with this text in their name.")
     ] = ""
     sort: Annotated[
         Literal["name", "letters", "newest"],
-        Meta(description="By name, or those with the most, or the newest, dead letters first."),
+        Meta(
+            description="Sort by name, or put the topics with the most or the newest dead "
+            "letters first."
+        ),
     ] = "name"
     offset: Annotated[
-        int, Meta(ge=0, le=1 << 53, description="How many are passed over before the page.")
+        int, Meta(ge=0, le=1 << 53, description="Entries to skip before the page.")
     ] = 0
-    empty: Annotated[bool, Meta(description="Also topics without dead letters.")] = True
+    empty: Annotated[bool, Meta(description="Include topics without dead letters.")] = True
 
 
 class LettersQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
@@ -70,12 +75,14 @@ class LettersQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
     after: Annotated[
         str,
         Meta(
-            description="Begin behind this one: the `next` of the page before.",
+            description="Start after this one: the `next` of the previous page.",
             extra_json_schema={"pattern": f"^({ID_PATTERN})?$"},
         ),
     ] = ""
-    queue: Annotated[str, Meta(description="Only those of this queue.")] = ""
-    reason: Annotated[str, Meta(description="Only those whose reason has this text.")] = ""
+    queue: Annotated[str, Meta(description="Only dead letters of this queue.")] = ""
+    reason: Annotated[
+        str, Meta(description="Only dead letters whose reason contains this text.")
+    ] = ""
 
 
 class DeadLetterTopicAnswer(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
@@ -92,7 +99,7 @@ class DeadLetterTopics(msgspec.Struct, frozen=True, kw_only=True):
 
     topics: list[DeadLetterTopicAnswer]
     next: str | None = None
-    total: Annotated[int, Meta(description="Dead-letter topics that fit.")] = 0
+    total: Annotated[int, Meta(description="Dead-letter topics that match.")] = 0
 
 
 async def list_topics(call: Call[DeadLetterTopicsQuery, None]) -> DeadLetterTopics:
@@ -140,7 +147,7 @@ async def _topics_upstream(call: Call[DeadLetterTopicsQuery, None], limit: int) 
     """By the client of the broker behind an edge."""
     query = call.query
     if query.search or query.sort != "name" or query.offset or not query.empty:
-        raise NotSupportedError("This is an edge, which can't search. Ask the broker behind it.")
+        raise NotSupportedError("An edge can't search. Ask the broker behind it.")
     found = [
         DeadLetterTopicAnswer(**{name: getattr(topic, name) for name in topic.__struct_fields__})
         for topic in await call.client.dead_letters.topics()

@@ -51,17 +51,19 @@ class DelayedQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which delayed messages."""
 
     topic: Annotated[
-        str, Meta(max_length=TOPIC_NAME_BYTES_MAX, description="Only those for this topic.")
+        str, Meta(max_length=TOPIC_NAME_BYTES_MAX, description="Only messages for this topic.")
     ] = ""
     after: Annotated[
         str,
         Meta(
             max_length=200,
-            description="The `next` of the page before.",
+            description="The `next` of the previous page.",
             extra_json_schema={"pattern": "^([0-9.-]*)$"},
         ),
     ] = ""
-    limit: Annotated[int, Meta(ge=1, description="Most messages in the answer.")] = 50
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of messages in the answer.")
+    ] = 50
 
 
 class DelayedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +84,8 @@ class DelayedList(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: list[DelayedAnswer]
     total: Annotated[
-        int | None, Meta(description="All that wait, for all topics: for admins only.")
+        int | None,
+        Meta(description="The number of waiting messages for all topics. Only admins see it."),
     ]
     next: str = ""
 
@@ -106,8 +109,9 @@ class DelayedBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
         Annotated[
             _ScheduleId,
             Meta(
-                description="To cancel or replace it by: a message that waits under the same id is "
-                "replaced. Without one, the answer has an id."
+                description="The id for cancelling or replacing the message: it replaces a "
+                "waiting message with the same id. Without one, the broker chooses "
+                "an id."
             ),
         ]
         | None
@@ -279,11 +283,11 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/delayed",
         list_delayed,
-        "List messages that wait until they are due",
+        "List delayed messages that wait",
         "schedules",
-        description="The first due in front. A page may have fewer than `limit`, or none, although "
-        "there is a `next`: messages for other topics, and for topics that you may not describe, "
-        "are left out.",
+        description="Those that are due next come first. A page may have fewer messages than "
+        "`limit`, or none, although there is a `next`: the broker leaves out "
+        "messages for other topics, and for topics that you may not describe.",
         query=DelayedQuery,
         answer=DelayedList,
         errors=(InvalidArgumentError, ForbiddenError, NotSupportedError),
@@ -294,8 +298,8 @@ ROUTES: list[Route] = [
         delay,
         "Publish a message later",
         "schedules",
-        description="It needs the permission to publish to the topic; with an `id` of your own, "
-        "also the permission `schedule` for that id.",
+        description="You need the permission to publish to the topic. With an `id` of your own,"
+        " you also need the permission `schedule` for that id.",
         body=DelayedBody,
         answer=DelayedMade,
         errors=(
@@ -315,7 +319,7 @@ ROUTES: list[Route] = [
         "POST",
         "/v1/delayed/cancel",
         cancel,
-        "Cancel messages that wait",
+        "Cancel delayed messages",
         "schedules",
         body=DelayedIds,
         answer=CancelledAnswer,

@@ -64,56 +64,64 @@ class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=64,
-            description="earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or an "
-            "age such as 10m. Without it: latest backwards, earliest forwards. Backwards from an "
-            "offset begins with it; backwards from a time, with what is before it.",
+            description="earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or "
+            "an age such as 10m. Default: latest if backward, earliest if forward. "
+            "Backward, an offset is included, and a time is not.",
             examples=["latest"],
             extra_json_schema={"anyOf": START_SCHEMAS},
         ),
     ] = ""
-    position: (
-        Annotated[Token, Meta(description="Continue where an answer's `next` says.")] | None
-    ) = None
+    position: Annotated[Token, Meta(description="Resume at the `next` of an answer.")] | None = None
     after: (
         Annotated[
             Token,
             Meta(
-                description="A live tail: the newest messages since the answer with this `after`. "
-                "What there was no room for is `skipped`."
+                description="For a live tail: return the newest messages since the answer with "
+                "this `after`. `skipped` counts those that did not fit."
             ),
         ]
         | None
     ) = None
     direction: Annotated[
-        Literal["backward", "forward"], Meta(description="The newest first, or the oldest.")
+        Literal["backward", "forward"],
+        Meta(description="backward: the newest first. forward: the oldest first."),
     ] = "backward"
-    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="Most messages in the answer.")] = 100
-    key: Annotated[_FilterText, Meta(description="Only messages with such a key.")] | None = None
+    limit: Annotated[
+        int, Meta(ge=1, le=ROWS_MAX, description="The largest number of messages in the answer.")
+    ] = 100
+    key: (
+        Annotated[_FilterText, Meta(description="Only messages whose key matches this text.")]
+        | None
+    ) = None
     key_match: Annotated[
-        KeyMatch, Meta(description="How the key fits. base64 is an exact key that is not text.")
+        KeyMatch,
+        Meta(description="How the key is compared. base64: an exact key that is not text."),
     ] = "contains"
     header: Annotated[
         tuple[_FilterText, ...],
         Meta(
             max_length=_CONDITIONS_MAX,
-            description="Only with such a header: name, name=value, or name~part of a value.",
+            description="Only messages with this header: name, name=value, or name~part of a "
+            "value.",
             examples=[["type=paid"]],
         ),
     ] = ()
-    text: Annotated[_FilterText, Meta(description="Only with this text in the value.")] | None = (
-        None
-    )
+    text: (
+        Annotated[_FilterText, Meta(description="Only messages with this text in the value.")]
+        | None
+    ) = None
     json: Annotated[
         tuple[_FilterText, ...],
         Meta(
             max_length=_CONDITIONS_MAX,
-            description="Only with this in a JSON value: a path, one of = != > >= < <= ~ "
-            "(contains), and what is there; or the path alone. Values above 512 KiB do not fit.",
+            description="Only messages whose JSON value fulfils this condition: a path, one of "
+            "= != > >= < <= ~ (contains), and a value; or only a path. Values above"
+            " 512 KiB never match.",
             examples=[["order.total > 10"]],
         ),
     ] = ()
     case: Annotated[
-        bool, Meta(description="Whether upper and lower case differ in what is contained.")
+        bool, Meta(description="Whether upper and lower case differ when a text is searched for.")
     ] = False
     trace: (
         Annotated[
@@ -123,14 +131,18 @@ class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
         | None
     ) = None
     preview_bytes: Annotated[
-        int, Meta(ge=0, le=PREVIEW_BYTES_MAX, description="So much of each value.")
+        int,
+        Meta(
+            ge=0, le=PREVIEW_BYTES_MAX, description="The number of bytes to return of each value."
+        ),
     ] = 512
     scan_bytes: Annotated[
         int,
         Meta(
             ge=1,
             le=SCAN_BYTES_MAX,
-            description="About so many unpacked bytes are looked at. One batch at least is.",
+            description="The approximate number of unpacked bytes to search. At least one batch"
+            " is searched.",
         ),
     ] = 16 << 20
 
@@ -143,7 +155,7 @@ class ExploredGap(msgspec.Struct, frozen=True, kw_only=True):
     first: Annotated[int, Meta(description="The first offset of the gap.")] = msgspec.field(
         name="from"
     )
-    to: Annotated[int, Meta(description="The first offset behind it.")]
+    to: Annotated[int, Meta(description="The first offset after the gap.")]
     reason: Annotated[
         str,
         Meta(
@@ -160,10 +172,10 @@ class ExploredPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     start_offset: int
     end_offset: int
-    first: Annotated[int, Meta(description="The first offset that was looked at.")] = msgspec.field(
+    first: Annotated[int, Meta(description="The first offset that was searched.")] = msgspec.field(
         name="from"
     )
-    to: Annotated[int, Meta(description="The first offset behind them.")]
+    to: Annotated[int, Meta(description="The first offset after those that were searched.")]
 
 
 class Explored(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,33 +185,36 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
     ended: Annotated[
         Literal["end", "limit", "budget"],
         Meta(
-            description="Why it stopped. end: there is nothing more. limit: the answer is full. "
-            "budget: it has looked at as much as it may; continue at `next`."
+            description="Why it stopped. end: there are no more messages. limit: the answer is "
+            "full. budget: the request has searched as much as it may; resume at "
+            "`next`."
         ),
     ]
     next: Annotated[
-        str, Meta(description="Continue with `position=` this; empty if there is nothing more.")
+        str, Meta(description="Use it as `position=` to continue; empty if there is nothing more.")
     ]
-    after: Annotated[str, Meta(description="Ask for what comes later with `after=` this.")]
-    scanned_messages: Annotated[int, Meta(description="Messages that were looked at.")]
-    scanned_bytes: Annotated[int, Meta(description="About so many unpacked bytes.")]
+    after: Annotated[str, Meta(description="Use it as `after=` to ask for later messages.")]
+    scanned_messages: Annotated[int, Meta(description="The number of messages that were searched.")]
+    scanned_bytes: Annotated[
+        int, Meta(description="The approximate number of unpacked bytes that were searched.")
+    ]
     skipped: Annotated[
         int,
         Meta(
-            description="Of a live tail: messages that came and were not looked at, by their "
-            "offsets."
+            description="For a live tail: new messages that were not searched, calculated from "
+            "their offsets."
         ),
     ]
     left: Annotated[
-        int, Meta(description="Messages that are left in this direction, by their offsets.")
+        int, Meta(description="Messages left in this direction, calculated from their offsets.")
     ]
-    topics: Annotated[int, Meta(description="Topics that were read.")]
+    topics: Annotated[int, Meta(description="The number of topics that were read.")]
     all_topics: Annotated[
-        bool, Meta(description="Whether these are all that fit and that you may read.")
+        bool, Meta(description="True if these are all topics that match and that you may read.")
     ]
     partitions: Annotated[
         list[ExploredPartition],
-        Meta(description="Where partitions stand, of up to 64 that were looked at."),
+        Meta(description="The positions in the partitions that were searched, up to 64."),
     ]
     gaps: list[ExploredGap]
 
@@ -365,13 +380,14 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/explore",
         explore,
-        "Look at messages, the newest first or the oldest",
+        "Explore messages, newest or oldest first",
         "messages",
-        description="For people: rows with the beginning of each value, of one topic or of many, "
-        "with conditions that the broker checks. A request looks at a bounded slice and says how "
-        "far it came; `next` continues. For a live tail, ask once a second with the `after` of the "
-        "answer before: you get the newest messages, and how many were skipped. Programs that need "
-        "every message subscribe, or read `/v1/topics/{topic}/messages`.",
+        description="For people: rows with the beginning of each value, from one topic or "
+        "several, with conditions that the broker checks. A request searches a "
+        "limited range and says how far it came; `next` continues. For a live tail,"
+        " ask once a second with the `after` of the previous answer: you get the "
+        "newest messages, and the number of skipped ones. Programs that need every "
+        "message subscribe, or read `/v1/topics/{topic}/messages`.",
         query=ExploreQuery,
         query_example={"topic": ["orders"], "limit": 10},
         answer=Explored,

@@ -59,7 +59,7 @@ class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX, description="The partition.")]
     offset: Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="The message's offset.")]
     value_bytes: Annotated[
-        int, Meta(ge=0, le=VALUE_BYTES_MAX, description="Most bytes of its value.")
+        int, Meta(ge=0, le=VALUE_BYTES_MAX, description="The largest number of bytes of the value.")
     ] = 1 << 20
 
 
@@ -70,24 +70,24 @@ class MessageDetail(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     time: Annotated[str, Meta(description="When the broker appended it, RFC 3339 in UTC.")]
-    event_time: Annotated[str, Meta(description="When its publisher says it happened.")]
+    event_time: Annotated[str, Meta(description="The time of the event, as its publisher gave it.")]
     key_base64: Annotated[str, Meta(description="The key.")] | None
     headers: Annotated[
-        list[list[str]], Meta(description="Of each header its name, and its content as base64.")
+        list[list[str]], Meta(description="The name of each header, and its content as base64.")
     ]
     trace: str
     format: Annotated[str, Meta(description="json, text, binary or deleted.")]
     value_base64: Annotated[str, Meta(description="The value, or its beginning.")] | None
-    bytes: Annotated[int, Meta(description="How large the whole value is.")]
-    truncated: Annotated[bool, Meta(description="Whether the value is longer than that.")]
-    batch_offset: Annotated[int, Meta(description="Where its batch begins.")]
+    bytes: Annotated[int, Meta(description="The size of the whole value.")]
+    truncated: Annotated[bool, Meta(description="Whether the value is cut off.")]
+    batch_offset: Annotated[int, Meta(description="The first offset of its batch.")]
     batch_messages: int
-    batch_bytes: Annotated[int, Meta(description="The batch as it is stored.")]
+    batch_bytes: Annotated[int, Meta(description="The size of the stored batch.")]
     codec: Annotated[str, Meta(description="How the batch is compressed: none, zlib, zstd, lz4.")]
     priority: int
-    epoch: Annotated[int, Meta(description="The epoch of the log that it was written in.")]
+    epoch: Annotated[int, Meta(description="The epoch of the log when the message was written.")]
     producer_id: int
-    sequence: Annotated[int, Meta(description="The producer's number of the message.")]
+    sequence: Annotated[int, Meta(description="The message's sequence number from its producer.")]
 
 
 async def show_message(call: Call[MessageQuery, None]) -> web.StreamResponse:
@@ -210,7 +210,8 @@ class RangeQuery(ExploredQuery, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=_BUCKETS_MAX,
-            description="Count the messages in so many parts of the time. Not with more than "
+            description="Divide the time into this many parts, and count the messages in each. "
+            "Not with more than "
             f"{_COUNTED_PARTITIONS_MAX} partitions.",
         ),
     ] = 0
@@ -222,15 +223,20 @@ class ExploredRange(msgspec.Struct, frozen=True, kw_only=True):
     topics: int
     all_topics: bool
     partitions: int
-    messages: Annotated[int, Meta(description="By their offsets.")]
+    messages: Annotated[
+        int, Meta(description="The number of messages, calculated from their offsets.")
+    ]
     bytes: int
-    oldest: Annotated[str, Meta(description="When the oldest message came. Empty: there is none.")]
-    newest: Annotated[str, Meta(description="When the newest came.")]
+    oldest: Annotated[
+        str, Meta(description="When the oldest message was appended. Empty: there is none.")
+    ]
+    newest: Annotated[str, Meta(description="When the newest message was appended.")]
     counts: Annotated[
-        list[int], Meta(description="Messages in each part of the time between the two.")
+        list[int],
+        Meta(description="The number of messages in each part of the time between the two."),
     ]
     start_offset: Annotated[int, Meta(description="The lowest offset of the partitions.")]
-    end_offset: Annotated[int, Meta(description="Behind the highest.")]
+    end_offset: Annotated[int, Meta(description="The offset after the highest one.")]
 
 
 async def show_range(call: Call[RangeQuery, None]) -> ExploredRange:
@@ -313,9 +319,9 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/explore/message",
         show_message,
-        "One message with all of its value",
+        "Read one message with its whole value",
         "messages",
-        description="Its key, headers and value as bytes, and the batch that it is in.",
+        description="Its key, headers and value as bytes, and the batch that contains it.",
         query=MessageQuery,
         query_example={"topic": "orders", "partition": 0, "offset": 0},
         answer=MessageDetail,
@@ -325,10 +331,10 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/explore/range",
         show_range,
-        "From when to when messages are, and how many",
+        "Show when messages were published, and how many",
         "messages",
-        description="Of one topic or of many. With `buckets` the messages are counted in so many "
-        "parts of that time.",
+        description="For one topic or several. `buckets` divides the time into that many parts,"
+        " and counts the messages in each.",
         query=RangeQuery,
         query_example={"topic": ["orders"], "buckets": 60},
         answer=ExploredRange,

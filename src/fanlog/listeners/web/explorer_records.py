@@ -40,28 +40,35 @@ class ExploredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     partition: int
     offset: int
     time: Annotated[str, Meta(description="When the broker appended it, RFC 3339 in UTC.")]
-    event_time: Annotated[str, Meta(description="When its publisher says it happened.")] = ""
+    event_time: Annotated[
+        str, Meta(description="The time of the event, as its publisher gave it.")
+    ] = ""
     key: str | None = None
     key_base64: Annotated[str, Meta(description="A key that is not text.")] | None = None
-    key_bytes: Annotated[int, Meta(description="How large the key is.")] = 0
+    key_bytes: Annotated[int, Meta(description="The size of the key.")] = 0
     headers: dict[str, str] = {}
     headers_base64: Annotated[
         dict[str, str], Meta(description="Headers that are not text, as base64.")
     ] = {}
-    headers_cut: Annotated[
-        bool, Meta(description="Whether a header, or the end of one, is left out.")
-    ] = False
+    headers_cut: Annotated[bool, Meta(description="Whether a header is missing or cut off.")] = (
+        False
+    )
     trace: Annotated[
         str, Meta(description="The id of the trace in `traceparent`, if there is one.")
     ] = ""
     format: Annotated[
         str,
-        Meta(description="json (it begins like JSON, or says so), text, binary, or deleted."),
+        Meta(
+            description="json (it begins like JSON, or its headers say so), text, binary, or "
+            "deleted."
+        ),
     ] = "text"
-    bytes: Annotated[int, Meta(description="How large the whole value is.")] = 0
+    bytes: Annotated[int, Meta(description="The size of the whole value.")] = 0
     preview: Annotated[str, Meta(description="The beginning of a value that is text.")] = ""
-    preview_base64: Annotated[str, Meta(description="The beginning of one that is not.")] = ""
-    truncated: Annotated[bool, Meta(description="Whether the value is longer than that.")] = False
+    preview_base64: Annotated[
+        str, Meta(description="The beginning of a value that is not text.")
+    ] = ""
+    truncated: Annotated[bool, Meta(description="Whether the value is cut off.")] = False
 
 
 def cut(column: BinaryColumn, i: int) -> bytes | None:

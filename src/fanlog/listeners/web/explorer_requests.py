@@ -65,14 +65,14 @@ class ExploredQuery(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=TARGETS_MAX,
-            description="A topic, or a pattern such as orders.*; several times for several. A "
-            "pattern leaves out what you may not read.",
+            description="A topic, or a pattern such as orders.*. It may be repeated. A pattern "
+            "leaves out topics that you may not read.",
             examples=[["orders"]],
         ),
     ]
     partition: Annotated[
         list[Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]],
-        Meta(max_length=64, description="Only this partition; several times for several."),
+        Meta(max_length=64, description="Only this partition. It may be repeated."),
     ] = []
 
 
@@ -89,8 +89,8 @@ class Explorer:
     async def run(self, scan: ExplorerScan) -> None:
         if self._waiting >= _WAITING_MAX:
             raise OverloadedError(
-                f"{self._waiting} requests wait to look at messages, as many as may. Try again in "
-                "a few seconds."
+                f"{self._waiting} requests already wait to search messages, which is the limit. "
+                "Try again in a few seconds."
             )
         self._waiting += 1
         try:
@@ -132,8 +132,7 @@ _explorers: WeakKeyDictionary[BrokerCore, Explorer] = WeakKeyDictionary()
 def explorer_of(call: Call[Any, Any]) -> Explorer:
     if not call.bus.is_broker:
         raise NotSupportedError(
-            "An edge can't look at messages for people: it has no log of its own. Ask the broker "
-            "behind it."
+            "An edge can't search messages, because it has no log. Ask the broker behind it."
         )
     core = call.bus.core
     found = _explorers.get(core)

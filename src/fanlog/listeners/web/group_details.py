@@ -31,13 +31,15 @@ class GroupMemberLine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     client: Annotated[str, Meta(description="What the client calls itself.")]
     target: Annotated[str, Meta(description="The topic or pattern that it reads.")]
-    static: Annotated[bool, Meta(description="Whether somebody gave it its name.")]
+    static: Annotated[bool, Meta(description="Whether a client chose this name.")]
     present: bool
     partitions: int
-    lag: Annotated[int, Meta(description="What it is behind in its partitions.")]
+    lag: Annotated[int, Meta(description="The sum of the lags of its partitions.")]
     in_flight: int
     address: str = ""
-    connection: Annotated[str, Meta(description="As /v1/connections lists it.")] = ""
+    connection: Annotated[str, Meta(description="The id of its connection in /v1/connections.")] = (
+        ""
+    )
 
 
 class TopicLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +63,9 @@ class GroupOverview(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Age of the oldest message that is not done; null if not known yet."),
     ]
     lag_seconds_known: Annotated[
-        bool, Meta(description="False: an older one may be on disk, and is looked for.")
+        bool, Meta(description="False: the broker still looks for an older one on disk.")
     ]
-    rebalances: Annotated[int, Meta(description="Since the group has members.")]
+    rebalances: Annotated[int, Meta(description="Time since the group has had members.")]
     partition_count: int
     topic_count: int
     topics: list[TopicLag]
@@ -80,15 +82,15 @@ class PartitionsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which partitions, and in which order."""
 
     topic: Annotated[
-        str, Meta(max_length=TOPIC_NAME_BYTES_MAX, description="Only this topic's.")
+        str, Meta(max_length=TOPIC_NAME_BYTES_MAX, description="Only partitions of this topic.")
     ] = ""
     search: Searched = ""
-    member: Annotated[str, Meta(max_length=255, description="Only those of this member.")] = ""
-    lagging: Annotated[bool, Meta(description="Only those that are behind.")] = False
+    member: Annotated[str, Meta(max_length=255, description="Only partitions of this member.")] = ""
+    lagging: Annotated[bool, Meta(description="Only partitions that lag.")] = False
     sort: Annotated[
-        PartitionSort, Meta(description="What to sort by. Those that are equal: by topic.")
+        PartitionSort, Meta(description="The sort order. Equal entries are sorted by topic.")
     ] = "topic"
-    descending: Annotated[bool, Meta(description="The highest first.")] = False
+    descending: Annotated[bool, Meta(description="The highest value first.")] = False
     offset: PageOffset = 0
     limit: PageLimit = 50
 
@@ -103,7 +105,9 @@ class PartitionLine(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     lag: int
-    lag_seconds: Annotated[float | None, Meta(description="Age of the oldest; null: unreadable.")]
+    lag_seconds: Annotated[
+        float | None, Meta(description="Age of the oldest message; null: unreadable.")
+    ]
     member: str = ""
     in_flight: int = 0
     waiting: int = 0
@@ -276,11 +280,12 @@ ROUTES = [
         "GET",
         "/v1/groups/{group}/overview",
         overview,
-        "A group or queue in figures",
+        "Summarize a group or queue",
         "groups",
         answer=GroupOverview,
-        description="Its size does not grow with the group: the partitions are in "
-        "/v1/groups/{group}/partitions. The figures are a few seconds old at most.",
+        description="The size of the answer does not depend on the size of the group: the "
+        "partitions are in /v1/groups/{group}/partitions. The figures are at most a"
+        " few seconds old.",
         errors=_ERRORS,
     ),
     Route(
@@ -291,7 +296,7 @@ ROUTES = [
         "groups",
         query=PartitionsQuery,
         answer=PartitionList,
-        description="A page of them. The figures are a few seconds old at most.",
+        description="A page of the partitions. The figures are at most a few seconds old.",
         errors=_ERRORS,
     ),
 ]

@@ -40,10 +40,11 @@ _OFFSET_MAX = 1 << 31
 _STATES = {"inactive": 0, "active": 1, "rebalancing": 2}
 _FAR = 1 << 62
 
-PageOffset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="Leave out so many first.")]
-PageLimit = Annotated[int, Meta(ge=1, description="Most entries on the page.")]
+PageOffset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="Entries to skip.")]
+PageLimit = Annotated[int, Meta(ge=1, description="The largest number of entries on the page.")]
 Searched = Annotated[
-    str, Meta(max_length=255, description="Only names that have this text in them, in any case.")
+    str,
+    Meta(max_length=255, description="Only names that contain this text, in upper or lower case."),
 ]
 
 
@@ -56,13 +57,14 @@ class GroupListQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = "all"
     search: Searched = ""
     state: Annotated[
-        Literal["", "active", "rebalancing", "inactive"], Meta(description="Only in this state.")
+        Literal["", "active", "rebalancing", "inactive"],
+        Meta(description="Only groups and queues in this state."),
     ] = ""
-    lagging: Annotated[bool, Meta(description="Only those that are behind.")] = False
-    sort: Annotated[Sort, Meta(description="What to sort by. Those that are equal: by name.")] = (
+    lagging: Annotated[bool, Meta(description="Only groups and queues that lag.")] = False
+    sort: Annotated[Sort, Meta(description="The sort order. Equal entries are sorted by name.")] = (
         "name"
     )
-    descending: Annotated[bool, Meta(description="The highest first.")] = False
+    descending: Annotated[bool, Meta(description="The highest value first.")] = False
     offset: PageOffset = 0
     limit: PageLimit = 50
 
@@ -83,16 +85,16 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Age of the oldest message that is not done; null if not known yet."),
     ]
     lag_seconds_known: Annotated[
-        bool, Meta(description="False: an older one may be on disk, and is looked for.")
+        bool, Meta(description="False: the broker still looks for an older one on disk.")
     ]
-    rebalances: Annotated[int, Meta(description="Since the group has members.")] = 0
+    rebalances: Annotated[int, Meta(description="Time since the group has had members.")] = 0
     waiting: int = 0
     in_flight: int = 0
     retrying: Annotated[
-        int, Meta(description="Jobs that have failed and wait for their next delivery.")
+        int, Meta(description="Jobs that failed and wait for their next delivery.")
     ] = 0
     redelivered: int = 0
-    dead_lettered: Annotated[int, Meta(description="Since the broker's start.")] = 0
+    dead_lettered: Annotated[int, Meta(description="Since the broker started.")] = 0
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,9 +102,9 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: list[GroupLine]
     total: int
-    lagging: Annotated[int, Meta(description="How many of them are behind.")]
-    lag: Annotated[int, Meta(description="By how much, together.")]
-    age_seconds: Annotated[float, Meta(description="How old the figures are.")]
+    lagging: Annotated[int, Meta(description="How many of them lag.")]
+    lag: Annotated[int, Meta(description="The sum of their lags.")]
+    age_seconds: Annotated[float, Meta(description="Age of these figures.")]
 
 
 class _GroupMatches:
@@ -244,8 +246,8 @@ ROUTES = [
         "groups",
         query=GroupListQuery,
         answer=GroupList,
-        description="A page of a table, with sums. The figures are a few seconds old at most: "
-        "everybody who asks shares them.",
+        description="A page of a table, with sums. The figures are at most a few seconds old: "
+        "all callers share them.",
         errors=(InvalidArgumentError, NotSupportedError),
     ),
 ]

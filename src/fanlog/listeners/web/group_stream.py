@@ -88,21 +88,21 @@ Consumer = Annotated[
     str,
     Meta(
         max_length=255,
-        description="A member's name. The second of a name takes the place of the first.",
+        description="The member's name. A new member with the same name replaces the old one.",
     ),
 ]
 StreamCommitMode = Annotated[
     Literal["auto", "manual"],
     Meta(
-        description="auto: what was sent a second ago counts as done. manual: only what the client "
-        "acks."
+        description="auto: a message counts as done one second after it was sent. manual: only "
+        "what the client acks counts."
     ),
 ]
 Reset = Annotated[
-    str, Meta(description="Where a new group begins: latest, earliest, a time, or an age.")
+    str, Meta(description="Where a new group starts: latest, earliest, a time, or an age.")
 ]
 Prefetch = Annotated[
-    int, Meta(ge=1, le=100_000, description="With manual: most messages without an ack.")
+    int, Meta(ge=1, le=100_000, description="With manual: the most messages without an ack.")
 ]
 
 
@@ -110,12 +110,12 @@ User = Annotated[
     str,
     Meta(
         max_length=200,
-        description="The user's name. Without logins it is believed; with them an admin may name "
-        "the user for whom it acts.",
+        description="The user's name. Without logins the broker trusts it. With logins, only an"
+        " admin may name another user.",
     ),
 ]
 TicketText = Annotated[
-    str, Meta(max_length=200, description="A ticket of POST /v1/tickets, in place of a header.")
+    str, Meta(max_length=200, description="A ticket from POST /v1/tickets, instead of a header.")
 ]
 
 
@@ -389,7 +389,7 @@ class GroupSession:
             operation = _decode(data)
         except msgspec.ValidationError as fault:
             what = explained(fault, _OPERATIONS, ops.name_of(data))
-            problem = InvalidArgumentError(f"The operation is wrong: {what}.")
+            problem = InvalidArgumentError(f"The operation is invalid: {what}.")
             self._refuse(ops.id_of(data), problem)
             return
         except (msgspec.DecodeError, RecursionError) as fault:
@@ -539,7 +539,7 @@ ROUTES = [
         "GET",
         "/v1/groups/{group}/stream",
         open_group,
-        "Be a member of a group, on a WebSocket",
+        "Join a group on a WebSocket",
         "groups",
         query=GroupQuery,
         status=101,

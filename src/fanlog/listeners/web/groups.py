@@ -38,15 +38,17 @@ from fanlog.model import (
 class GroupsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which groups."""
 
-    limit: Annotated[int, Meta(ge=1, description="Most groups in the answer.")] = 100
+    limit: Annotated[int, Meta(ge=1, description="The largest number of groups in the answer.")] = (
+        100
+    )
     after: Annotated[
-        str, Meta(description="Begin behind this name: the `next` of the page before.")
+        str, Meta(description="Start after this name: the `next` of the previous page.")
     ] = ""
     pattern: Annotated[
         str,
         Meta(
             min_length=1,
-            description="Only groups whose names it includes.",
+            description="Only groups whose names match this pattern.",
             examples=["billing.>"],
         ),
     ] = ">"
@@ -73,9 +75,9 @@ class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some groups, by name. With `next` there are more."""
 
     groups: list[GroupAnswer]
-    next: Annotated[str, Meta(description="Ask for the next page with `after=` this.")] | None = (
-        None
-    )
+    next: (
+        Annotated[str, Meta(description="For the next page, use `after=` with this value.")] | None
+    ) = None
 
 
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,7 +105,7 @@ class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ]
         | None
     ) = None
-    dry_run: Annotated[bool, Meta(description="Change nothing; say what would happen.")] = False
+    dry_run: Annotated[bool, Meta(description="Change nothing; show what would happen.")] = False
 
 
 class ResetSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +209,7 @@ ROUTES = [
         "POST",
         "/v1/groups/{group}/reset",
         reset,
-        "Move a group without members",
+        "Reset a group without members",
         "groups",
         body=GroupReset,
         answer=ResetSteps,
@@ -225,7 +227,7 @@ ROUTES = [
         "DELETE",
         "/v1/groups/{group}",
         delete,
-        "Forget a group without members",
+        "Delete a group without members",
         "groups",
         status=204,
         errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError),

@@ -27,7 +27,9 @@ class HttpHandler(RequestHandler):
     ) -> web.StreamResponse:
         # Behind the first line is what was sent: it may be a header with a secret.
         why = (message or "").partition("\n")[0].partition(": bytearray")[0].strip().rstrip(".:")
-        logger.debug("%s sent what is no HTTP: %s", request.remote, why or type(exc).__name__)
+        logger.debug(
+            "%s sent something that is not HTTP: %s", request.remote, why or type(exc).__name__
+        )
         if request.writer.output_size > 0:
             raise ConnectionError("An answer has begun: the connection is of no use any more.")
         response = http_problem(

@@ -49,7 +49,9 @@ class LoginWays(msgspec.Struct, frozen=True, kw_only=True):
     ways: Annotated[
         list[Literal["password", "key", "token", "oidc"]], Meta(description="Ways to log in.")
     ]
-    oidc: Annotated[str, Meta(description="Where a browser goes to log in by OpenID Connect.")] = ""
+    oidc: Annotated[
+        str, Meta(description="The page where a browser logs in by OpenID Connect.")
+    ] = ""
 
 
 class WhoAmI(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,15 +60,15 @@ class WhoAmI(msgspec.Struct, frozen=True, kw_only=True):
     auth: Annotated[bool, Meta(description="Whether clients must log in.")]
     user: str
     kind: Annotated[str, Meta(description="key, user, token, certificate, or anonymous.")]
-    account: Annotated[str, Meta(description="The name of the key or user that logged in.")]
-    role: Annotated[str, Meta(description="The role; empty if only the rules count.")]
+    account: Annotated[str, Meta(description="The name of the key or user of this login.")]
+    role: Annotated[str, Meta(description="The role; empty if the account has only rules.")]
     rules: Rules
-    reads_messages: Annotated[
-        bool, Meta(description="Whether there may be messages that you may read.")
-    ]
+    reads_messages: Annotated[bool, Meta(description="Whether you may read any topic.")]
     admin: bool
-    session: Annotated[str, Meta(description="The id of the browser session, if it is one.")] = ""
-    expires: Annotated[str, Meta(description="When the login ends by itself, or nothing.")] = ""
+    session: Annotated[
+        str, Meta(description="The id of the browser session, if it is a session.")
+    ] = ""
+    expires: Annotated[str, Meta(description="When the login expires, or null.")] = ""
 
 
 class MayQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,10 @@ class MayQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     account: Annotated[
         str,
-        Meta(max_length=_NAME_LENGTH_MAX, description="Another key or user. Admins may ask that."),
+        Meta(
+            max_length=_NAME_LENGTH_MAX,
+            description="Another key or user. Only admins may ask about others.",
+        ),
     ] = ""
 
 
@@ -94,33 +99,42 @@ class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     user: str
     kind: str
-    address: Annotated[str, Meta(description="Where it logged in from.")]
+    address: Annotated[str, Meta(description="The address that it logged in from.")]
     agent: Annotated[str, Meta(description="What the browser calls itself.")]
     begun: _LoginTime
     seen: _LoginTime
     expires: _LoginTime
-    current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
+    current: Annotated[bool, Meta(description="Whether this request uses it.")]
 
 
 class SessionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions, the newest first."""
 
     sessions: list[SessionAnswer]
-    total: Annotated[int, Meta(description="Sessions that fit.")]
+    total: Annotated[int, Meta(description="Sessions that match.")]
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
     search: Annotated[
         str,
-        Meta(max_length=200, description="Only with this text in the user, address or browser."),
+        Meta(
+            max_length=200,
+            description="Only sessions with this text in the user, address or browser.",
+        ),
     ] = ""
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Sessions to leave out.")] = 0
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Sessions to skip.")] = 0
     limit: (
-        Annotated[int, Meta(ge=1, le=500, description="Most sessions on a page. Without it: all.")]
+        Annotated[
+            int,
+            Meta(
+                ge=1, le=500, description="The largest number of sessions on a page. Default: all."
+            ),
+        ]
         | None
     ) = None
     user: (
-        Annotated[str, Meta(max_length=_NAME_LENGTH_MAX, description="Only this user's.")] | None
+        Annotated[str, Meta(max_length=_NAME_LENGTH_MAX, description="Only sessions of this user.")]
+        | None
     ) = None
 
 
@@ -136,7 +150,7 @@ class TicketAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     ticket: str
     use: str
-    seconds: Annotated[float, Meta(description="For so long.")]
+    seconds: Annotated[float, Meta(description="Seconds until the ticket expires.")]
 
 
 # Logging in and out
@@ -159,7 +173,9 @@ async def login(call: Call[Nothing, LoginBody]) -> web.StreamResponse:
     entrance, body = call.listener.entrance, call.body
     given = sum(map(bool, (body.user or body.password, body.key, body.token)))
     if given > 1:
-        raise InvalidArgumentError("Give a user with a password, or a key, or a token: one of it.")
+        raise InvalidArgumentError(
+            "Give only one of these: a user with a password, a key, or a token."
+        )
     # Else a page of others could log its visitors in as somebody of its choice.
     if _from_a_browser(call.request):
         entrance.check_page(call.request)
@@ -276,7 +292,7 @@ async def may(call: Call[MayQuery, None]) -> MayAnswer:
         name = query.account
         others = call.listener.entrance.maybe_permit(name)
         if others is None:
-            raise AccountNotFoundError(f"There is no key or user {name!r} that is let in.")
+            raise AccountNotFoundError(f"There is no active key or user {name!r}.")
         permit = others
     refusal = permit.maybe_refusal(query.verb, query.name)
     return MayAnswer(
@@ -365,7 +381,7 @@ ROUTES = [
         "GET",
         "/v1/login",
         ways,
-        "How to log in",
+        "Show the ways to log in",
         "logins",
         answer=LoginWays,
     ),
@@ -395,7 +411,7 @@ ROUTES = [
         "GET",
         "/v1/whoami",
         who_am_i,
-        "Who you are, and what you may do",
+        "Show who you are, and what you may do",
         "logins",
         answer=WhoAmI,
         answer_headers=_NO_STORE,
@@ -404,7 +420,7 @@ ROUTES = [
         "GET",
         "/v1/may",
         may,
-        "Whether you may do something",
+        "Check whether you may do something",
         "logins",
         query=MayQuery,
         query_example={"verb": "publish", "name": "orders"},
@@ -419,7 +435,7 @@ ROUTES = [
         "logins",
         query=SessionsQuery,
         answer=SessionsAnswer,
-        description="Your own; an admin sees all, the newest first.",
+        description="Your own sessions, newest first. Admins see all.",
     ),
     Route(
         "DELETE",
@@ -428,7 +444,8 @@ ROUTES = [
         "End a browser session",
         "logins",
         status=204,
-        description="Its WebSockets and streams are closed. Your own; an admin may end all.",
+        description="Its WebSockets and streams are closed. You may end your own sessions; "
+        "admins may end all.",
         # For its status.
         errors=(AccountNotFoundError,),
         action="session.end",
@@ -443,8 +460,8 @@ ROUTES = [
         answer=TicketAnswer,
         status=201,
         answer_headers=_NO_STORE,
-        description="For `EventSource` and `WebSocket`, which can't send headers. It is good once, "
-        "for some seconds.",
+        description="For `EventSource` and `WebSocket`, which can't send headers. It can be "
+        "used once, within some seconds.",
         errors=(RateLimitedError,),
         example={"use": "events"},
     ),

@@ -45,7 +45,7 @@ class GapAnswer(msgspec.Struct, frozen=True, kw_only=True):
     first: Annotated[int, Meta(description="The first offset of the gap.")] = msgspec.field(
         name="from"
     )
-    to: Annotated[int, Meta(description="The first offset behind it.")]
+    to: Annotated[int, Meta(description="The first offset after the gap.")]
     reason: Annotated[
         str,
         Meta(

@@ -50,7 +50,8 @@ class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
             Meta(
                 min_length=1,
                 max_length=POSITION_LENGTH_MAX,
-                description="Begin at a position that an answer gave. It wins over other starts.",
+                description="Start at a position from an answer. It has precedence over other "
+                "starts.",
                 examples=["42.3.7"],
                 extra_json_schema={"pattern": POSITION_PATTERN},
             ),
@@ -58,13 +59,13 @@ class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     offset: (
-        Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="Begin at this offset.")] | None
+        Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="Start at this offset.")] | None
     ) = None
     time: (
         Annotated[
             str,
             Meta(
-                description="Begin at this time, such as 2026-01-31T12:00:00Z, or so long ago, "
+                description="Start at this time, such as 2026-01-31T12:00:00Z, or at this age, "
                 "such as 10m.",
                 examples=["10m"],
                 extra_json_schema={"anyOf": TIME_SCHEMAS},
@@ -73,18 +74,21 @@ class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     last: (
-        Annotated[int, Meta(ge=1, le=10_000, description="The newest messages, so many.")] | None
+        Annotated[int, Meta(ge=1, le=10_000, description="This many of the newest messages.")]
+        | None
     ) = None
     start: (
         Annotated[
             Literal["earliest", "latest"],
-            Meta(description="The first message, or the end: see `wait_seconds`."),
+            Meta(description="Start at the first message, or at the end: see `wait_seconds`."),
         ]
         | None
     ) = None
-    limit: Annotated[int, Meta(ge=1, description="Most messages in the answer.")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of messages in the answer.")
+    ] = 100
     wait_seconds: Annotated[
-        float, Meta(ge=0, le=3600, description="If there is none, wait so long for one.")
+        float, Meta(ge=0, le=3600, description="If there are no messages, wait this long for one.")
     ] = 0.0
 
 
@@ -103,7 +107,9 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     time: Annotated[str, Meta(description="When the broker appended it, RFC 3339 in UTC.")]
-    event_time: Annotated[str, Meta(description="When its publisher says it happened.")] = ""
+    event_time: Annotated[
+        str, Meta(description="The time of the event, as its publisher gave it.")
+    ] = ""
     key: str = ""
     key_base64: Annotated[str, Meta(description="A key that is not text.")] = ""
     headers: dict[str, str] = {}
@@ -119,11 +125,11 @@ class MessagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: list[MessageAnswer]
     positions: Annotated[
-        dict[str, str], Meta(description="Behind these messages, by topic/partition.")
+        dict[str, str], Meta(description="The positions after these messages, by topic/partition.")
     ]
-    position: Annotated[str, Meta(description="The same as one text, for `position=`.")]
+    position: Annotated[str, Meta(description="All positions as one text, for `position=`.")]
     next: Annotated[str, Meta(description="The path of the next page.")]
-    at_end: Annotated[bool, Meta(description="Whether this was all that there is now.")]
+    at_end: Annotated[bool, Meta(description="True if there are no more messages now.")]
     gaps: Annotated[list[GapAnswer], Meta(description="Messages that can't be read any more.")] = []
 
 
@@ -315,10 +321,10 @@ _ERRORS = (
 
 _CACHED = (
     Param("ETag", "Send it as `If-None-Match`: the answer is 304 if nothing has changed."),
-    Param("Cache-Control", "Whether the page may be kept."),
+    Param("Cache-Control", "Whether a cache may store the page."),
     Param("Link", "The next page, as `rel=next`."),
 )
-_IF_CHANGED = Param("If-None-Match", "The `ETag` of an answer that is there already.")
+_IF_CHANGED = Param("If-None-Match", "The `ETag` of an answer that the client already has.")
 _EXAMPLE = {
     "messages": [
         {
@@ -344,8 +350,8 @@ ROUTES = [
         read_topic,
         "Read messages of a topic",
         "messages",
-        description="Messages of all partitions in the order of time. Follow `next` to get each "
-        "message once; with `wait_seconds` it waits for the next one at the end.",
+        description="Messages of all partitions in order of time. Follow `next` to get each "
+        "message once. At the end, `wait_seconds` waits for the next message.",
         query=MessagesQuery,
         query_example={"limit": 10, "wait_seconds": 5},
         headers=(_IF_CHANGED,),

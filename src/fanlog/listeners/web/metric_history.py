@@ -65,26 +65,28 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             max_length=_NAMES_MAX,
             description="A series, such as published_messages, topic.orders.messages or "
-            "group.billing.lag. It may be given several times. /v1/metrics/series lists them.",
+            "group.billing.lag. It may be repeated. /v1/metrics/series lists the "
+            "names.",
         ),
     ]
-    range: Annotated[HistoryRange, Meta(description="How far back from now.")] = "1h"
+    range: Annotated[HistoryRange, Meta(description="The length of time before now.")] = "1h"
     from_: (
         Annotated[
             _Seconds,
-            Meta(description="Begin, in seconds since 1970, instead of `range`."),
+            Meta(description="Start, in seconds since 1970, instead of `range`."),
         ]
         | None
     ) = msgspec.field(default=None, name="from")
     to: (
-        Annotated[_Seconds, Meta(description="End, in seconds since 1970. Without it: now.")] | None
+        Annotated[_Seconds, Meta(description="End, in seconds since 1970. Default: now.")] | None
     ) = None
     before: Annotated[
         int,
         Meta(
             ge=0,
             le=14 * 86_400,
-            description="Also the values of so many seconds earlier, to compare: 86400 is a day.",
+            description="Also return the values from this many seconds earlier, to compare: "
+            "86400 is a day.",
         ),
     ] = 0
     points: Annotated[
@@ -92,7 +94,8 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1500,
-            description="Most values of a series. Where there are more, several become one.",
+            description="The most values of a series. If there are more, several are combined "
+            "into one.",
         ),
     ] = 400
 
@@ -122,7 +125,10 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class SeriesQuery(msgspec.Struct, frozen=True, kw_only=True):
     search: Annotated[
         str,
-        Meta(max_length=_NAME_LENGTH_MAX, description="Part of a name or label; any case."),
+        Meta(
+            max_length=_NAME_LENGTH_MAX,
+            description="Part of a name or label, in upper or lower case.",
+        ),
     ] = ""
     of: (
         Annotated[
@@ -131,8 +137,10 @@ class SeriesQuery(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Series to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most series in the answer.")] = 100
+    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Series to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of series in the answer.")
+    ] = 100
 
 
 class SeriesInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,11 +335,12 @@ ROUTES: list[Route] = [
         show_history,
         "Metrics over time",
         "status",
-        description="Values that the broker keeps itself: an hour at 5 s, a day at 1 min and two "
-        "weeks at 10 min. Series of the whole broker need the permission to describe it; those of "
-        "a topic, group or queue the permission to see that one. A series without values is all "
-        "null. Topics, groups and queues that metrics do not name are measured from the first "
-        "request on, for 10 minutes after the last.",
+        description="Values that the broker stores: an hour at 5 s, a day at 1 min and two "
+        "weeks at 10 min. Series of the whole broker need the permission to "
+        "describe it. Those of a topic, group or queue need the permission to see "
+        "that one. A series without values contains only null. The broker measures "
+        "topics, groups and queues that the metrics leave out from the first "
+        "request, and for 10 minutes after the last one.",
         query=HistoryQuery,
         query_example={"name": ["published_messages"], "range": "1h"},
         answer=HistoryAnswer,
@@ -341,10 +350,9 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/metrics/series",
         list_series,
-        "Which series /v1/metrics/history has",
+        "List the series of /v1/metrics/history",
         "status",
-        description="A page of the series that have a value which is still kept, and that you may "
-        "see.",
+        description="A page of the series that still have stored values, and that you may see.",
         query=SeriesQuery,
         query_example={"search": "lag"},
         answer=SeriesList,

@@ -43,8 +43,8 @@ class MetricsQuery(msgspec.Struct, frozen=True, kw_only=True):
             Meta(
                 min_length=1,
                 max_length=255,
-                description="Only this topic, with its partitions. It need not be one of those "
-                "that metrics name.",
+                description="Only this topic, with its partitions, even if the metrics leave it"
+                " out.",
             ),
         ]
         | None
@@ -123,7 +123,7 @@ ROUTES = [
         "GET",
         "/v1/metrics",
         show_metrics,
-        "The same as JSON, or one topic in detail",
+        "Show the metrics as JSON, or one topic in detail",
         "status",
         query=MetricsQuery,
         verb=Verb.DESCRIBE,
@@ -134,7 +134,7 @@ ROUTES = [
         "GET",
         "/healthz/live",
         live,
-        "Whether the process answers",
+        "Check that the process answers",
         "status",
         description="For a liveness probe: 200 as long as the event loop runs. It needs no login.",
         answer=Live,
@@ -145,10 +145,11 @@ ROUTES = [
         "GET",
         "/healthz/ready",
         ready,
-        "Whether clients should come here",
+        "Check that the process is ready for clients",
         "status",
         description="For a readiness probe: 503 while the broker drains, its disk is full or a "
-        "log has failed, and while an edge can't reach its upstream. It needs no login.",
+        "log has failed, and while an edge can't reach its upstream. It needs no "
+        "login.",
         answer=Ready,
         answer_headers=_HEADERS,
         answer_example={"ready": True, "reasons": []},

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 OIDC_COOKIE = "fanlog_oidc"
 _PATH = "/v1/oidc"
 _LENGTH_MAX = 4096
-_ProviderText = Annotated[str, Meta(max_length=_LENGTH_MAX, description="As the provider says it.")]
+_ProviderText = Annotated[
+    str, Meta(max_length=_LENGTH_MAX, description="The code from the provider.")
+]
 # The page leads on by itself. A redirect would still be the provider's doing, for a browser, and
 # the cookie would not go with it.
 _PAGE = (
@@ -97,7 +99,7 @@ async def finish(call: Call[ReturnQuery, None]) -> web.StreamResponse:
     cookies = cookies_of(call.request, OIDC_COOKIE)
     if len(cookies) != 1:
         raise UnauthenticatedError(
-            "This login did not begin in this browser. Begin again at /v1/oidc/login."
+            "This login did not begin in this browser. Start again at /v1/oidc/login."
         )
     given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value}
     gate, page = call.listener.core.gate, ""
@@ -127,14 +129,15 @@ ROUTES = [
         "logins",
         query=LoginBeginQuery,
         status=302,
-        description="For a browser: it goes to the provider, and comes back with a session.",
+        description="Open it in a browser: it redirects to the provider, which returns with"
+        " a session.",
         errors=(NotSupportedError, LinkError),
     ),
     Route(
         "GET",
         "/v1/oidc/callback",
         finish,
-        "Come back from the OpenID provider",
+        "Return from the OpenID provider",
         "logins",
         query=ReturnQuery,
         answer=str,

@@ -100,22 +100,23 @@ _SCHEMES: Schema = {
 TAGS = {
     "topics": "Create, change and delete topics.",
     "messages": "Publish and read messages.",
-    "groups": "Consumer groups: who reads what, and how far they are.",
-    "queues": "Take jobs, and say what became of them.",
+    "groups": "Consumer groups: their members, partitions and lag.",
+    "queues": "Take jobs, and report their outcomes.",
     "dead letters": "Jobs that failed for good.",
-    "tasks": "Long work in the background, and how far it is.",
-    "streams": "Follow topics as they grow, and streams that end, such as the answer of a language "
-    "model.",
-    "requests": "Ask, and wait for the answer.",
-    "presence": "Who is there.",
+    "tasks": "Long work in the background, and its progress.",
+    "streams": "Follow topics as they grow, and streams that end, such as the answer of a "
+    "language model.",
+    "requests": "Send a request, and wait for its answer.",
+    "presence": "See who is present.",
     "users": "Send to users, and disconnect them.",
-    "connections": "See connections, and end them.",
-    "status": "How the broker is.",
+    "connections": "See connections, and close them.",
+    "status": "The health of the broker.",
     "accounts": "Keys and users, and what they may do.",
     "logins": "Log in and out, and see what you may do.",
-    "operations": "Settings, and who has changed what.",
-    "transactions": "Transactions that are open.",
-    "schedules": "Messages that come again and again, and messages that wait until they are due.",
+    "operations": "Settings, and the audit log.",
+    "transactions": "Open transactions.",
+    "schedules": "Messages that are published again and again, and messages that wait "
+    "until they are due.",
     "pipelines": "Spark queries that read this broker, and the last runs of pipelines.",
 }
 

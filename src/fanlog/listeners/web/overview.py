@@ -75,12 +75,15 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     link: Annotated[
         str,
         Meta(
-            description="The kind of page where it can be fixed: topic, group, queue, "
-            "dead-letters, dead-letters-of (the dead letters of a queue), disk, clients, settings, "
-            "metrics, transactions, schedules, pipelines, audit or cluster."
+            description="The kind of page where you can fix it: topic, group, queue, dead-"
+            "letters, dead-letters-of (the dead letters of a queue), disk, clients,"
+            " settings, metrics, transactions, schedules, pipelines, audit or "
+            "cluster."
         ),
     ]
-    about: Annotated[str, Meta(description="The name that the page is of; empty: of none.")] = ""
+    about: Annotated[
+        str, Meta(description="The name that the page shows, such as a topic; empty: none.")
+    ] = ""
     target: Annotated[
         str, Meta(description="The dead-letter topic of the queue, for dead-letters-of.")
     ] = ""
@@ -99,8 +102,8 @@ class OverviewProcess(msgspec.Struct, frozen=True, kw_only=True):
     disk_full_seconds: Annotated[
         float | None,
         Meta(
-            description="Until the disk is full, if it goes on like this. null: it does not fill"
-            ", or was not watched for long enough."
+            description="Seconds until the disk is full at the current rate. null: it is not "
+            "filling, or was not watched for long enough."
         ),
     ]
 
@@ -133,7 +136,7 @@ class OverviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     release: str
     uptime_seconds: float
-    in_memory: Annotated[bool, Meta(description="Whether nothing is kept on disk.")]
+    in_memory: Annotated[bool, Meta(description="True if nothing is stored on disk.")]
     rates: Rates
     latency: Latencies
     process: OverviewProcess
@@ -287,13 +290,14 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/overview",
         show_overview,
-        "The broker at a glance, and what needs attention",
+        "Show the broker at a glance, and what needs attention",
         "status",
         verb=Verb.DESCRIBE,
-        description="Health with its reasons, rates of the last ten seconds, latencies of the last "
-        "minute, what the process uses, the busiest topics, who is furthest behind, and what needs "
-        "attention. It is at most two seconds old; where there are very many topics and groups, "
-        "their figures may be older. Names that you may not see are left out.",
+        description="Health with its reasons, rates of the last ten seconds, latencies of the "
+        "last minute, use of the process, the busiest topics, the groups and queues"
+        " that lag most, and what needs attention. It is at most two seconds old. "
+        "With very many topics and groups, their figures may be older. Names that "
+        "you may not see are left out.",
         answer=OverviewAnswer,
         errors=(ForbiddenError, NotSupportedError),
     ),

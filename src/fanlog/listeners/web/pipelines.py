@@ -41,9 +41,11 @@ class PipelinesQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        Meta(max_length=255, description="Only the queries and runs of this name."),
+        Meta(max_length=255, description="Only queries and runs with this name."),
     ] = ""
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most runs in the answer.")] = 50
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of runs in the answer.")
+    ] = 50
 
 
 class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +53,22 @@ class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     started; `last_batch` is null until its first batch after that."""
 
     group: str
-    topics: Annotated[list[str], Meta(description="At most 20 of those that you may see.")]
+    topics: Annotated[list[str], Meta(description="At most 20 of the topics that you may see.")]
     partitions: int
-    lag: Annotated[int, Meta(description="Messages that are there and not read yet.")]
+    lag: Annotated[int, Meta(description="Messages that are stored but not read yet.")]
     state: Annotated[
         str,
         Meta(
-            description="running: it committed in the last ten minutes. idle: it did not, or its "
-            "last run is over."
+            description="running: it stored offsets in the last ten minutes. idle: it did not, "
+            "or its last run has ended."
         ),
     ]
     last_batch: dt.datetime | None
     last_batch_records: int
     batches: int
     records: int
-    per_second: Annotated[float, Meta(description="Records, over the last minutes.")]
-    user: Annotated[str, Meta(description="Who runs it: for admins only.")] = ""
+    per_second: Annotated[float, Meta(description="Records per second, over the last minutes.")]
+    user: Annotated[str, Meta(description="The user who runs it. Only admins see it.")] = ""
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +89,8 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str]
     summary: str
     why: str
-    report: Annotated[str, Meta(description="Where its report lies on the host that ran it.")]
-    host: Annotated[str, Meta(description="For admins only.")] = ""
+    report: Annotated[str, Meta(description="The path of its report on the host that ran it.")]
+    host: Annotated[str, Meta(description="Only admins see it.")] = ""
     exit_code: int | None = None
 
 
@@ -198,10 +200,10 @@ ROUTES: list[Route] = [
         show_pipelines,
         "Show Spark queries and the last runs of pipelines",
         "pipelines",
-        description="A query is there if its source has the option `group`, as those of the "
-        "ready-made pipelines have. A run is there if it was started with `fanlog pipeline run`. "
-        "The broker keeps the last 20 runs of each pipeline. You see those whose group you may "
-        "see.",
+        description="The list has queries whose source sets the option `group`, as the ready-"
+        "made pipelines do, and runs that were started with `fanlog pipeline run`. "
+        "The broker keeps the last 20 runs of each pipeline. You see those whose "
+        "group you may see.",
         query=PipelinesQuery,
         answer=PipelinesAnswer,
         errors=(InvalidArgumentError, ForbiddenError, NotSupportedError),

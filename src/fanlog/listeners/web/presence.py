@@ -174,7 +174,7 @@ class Presence:
             )
         if self._rooms.size >= options.presence_connections_max:
             raise LimitError(
-                f"{self._rooms.size} connections are present in topics, as many as may be. "
+                f"{self._rooms.size} connections are present in topics, which is the limit. "
                 + allow_more("web.presence_connections_max")
             )
 

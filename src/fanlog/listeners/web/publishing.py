@@ -54,7 +54,7 @@ PartitionNumber = Annotated[
     Meta(
         ge=0,
         lt=PARTITIONS_MAX,
-        description="The partition to publish to. Without it, the key chooses it.",
+        description="The partition to publish to. By default the key chooses it.",
     ),
 ]
 
@@ -69,7 +69,11 @@ class PublishQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How to take the body."""
 
     raw: Annotated[
-        bool, Meta(description="The body is the message, whatever its type: JSON too.")
+        bool,
+        Meta(
+            description="Publish the body unchanged as one message, whatever its type, even if "
+            "it is JSON."
+        ),
     ] = False
     partition: PartitionNumber | None = None
 
@@ -175,8 +179,8 @@ def _idempotency_key(request: web.Request) -> str:
     key = key.strip().strip('"')
     if not 1 <= len(key.encode(errors="replace")) <= ONCE_KEY_BYTES_MAX:
         raise InvalidArgumentError(
-            f"The header {IDEMPOTENCY_KEY} has 1 to {ONCE_KEY_BYTES_MAX} bytes. A UUID is a good "
-            "one."
+            f"The header {IDEMPOTENCY_KEY} has 1 to {ONCE_KEY_BYTES_MAX} bytes. "
+            "Use a UUID, for example."
         )
     return key
 
@@ -188,7 +192,8 @@ def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Me
         return _outgoing(_envelope(body), query.partition, *_from_headers(request))
     if not body and kind == _FORM and not query.raw:
         raise InvalidArgumentError(
-            "The body is empty. Send the message as the body. If it is to be empty, add ?raw=true."
+            "The body is empty. Send the message as the body. To publish an empty "
+            "message, add ?raw=true."
         )
     key, headers = _from_headers(request)
     if said and kind != _FORM:
@@ -225,7 +230,7 @@ def _outgoing(
         raise InvalidArgumentError("`messages` is empty: there is nothing to publish.")
     elif _fields(given) - {"messages", "topic"}:
         raise InvalidArgumentError(
-            "Beside `messages` there is another message. Put it into the list too."
+            "`messages` excludes a single message beside it. Put that message into the list too."
         )
     else:
         several = given.messages
@@ -277,8 +282,8 @@ _ERRORS = (
 
 _RETRY = Param(
     IDEMPOTENCY_KEY,
-    "A retry under the same key publishes nothing again, and gets the same answer. A UUID is a "
-    "good one.",
+    "The broker publishes nothing again if a retry has the same key, and gives the same answer."
+    " For example a UUID.",
     {"minLength": 1, "maxLength": ONCE_KEY_BYTES_MAX},
 )
 _ANSWER = {"published": [{"topic": "orders", "partition": 0, "offset": 41, "position": "42.3.7"}]}
@@ -290,14 +295,14 @@ ROUTES = [
         publish,
         "Publish one message, or several",
         "messages",
-        description="JSON is a message, or several as `messages`. Any other body is the message as "
-        "it is, with its key and headers in `Fanlog-Key` and `Fanlog-Header-NAME`. What `curl -d` "
-        "sends is JSON if it begins with a brace.",
+        description="A JSON body is one message, or several in `messages`. Any other body is "
+        "itself the message, with its key and headers in `Fanlog-Key` and `Fanlog-"
+        "Header-NAME`. `curl -d` sends JSON if the data begins with a brace.",
         query=PublishQuery,
         headers=(
             _RETRY,
-            Param(KEY_HEADER, "The key of messages that have none of their own."),
-            Param(f"{HEADER_PREFIX}NAME", "A header of the messages, under any name."),
+            Param(KEY_HEADER, "The key of messages that have no key of their own."),
+            Param(f"{HEADER_PREFIX}NAME", "A header of the messages. NAME is its name."),
             TRACE,
         ),
         body=bytes,

@@ -43,7 +43,7 @@ class QueueTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int
     lag: int
-    dead_letter: Annotated[str, Meta(description="Where its jobs go that failed for good.")]
+    dead_letter: Annotated[str, Meta(description="The dead-letter topic of its jobs.")]
 
 
 class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,19 +56,19 @@ class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     waiting: int
     in_flight: int
-    retrying: Annotated[
-        int, Meta(description="Jobs that have failed and wait for their next delivery.")
-    ]
+    retrying: Annotated[int, Meta(description="Jobs that failed and wait for their next delivery.")]
     lag_seconds: Annotated[
         float | None, Meta(description="Age of the oldest job that is not done; null: not known.")
     ]
     lag_seconds_known: Annotated[
-        bool, Meta(description="False: an older one may be on disk, and is looked for.")
+        bool, Meta(description="False: the broker still looks for an older one on disk.")
     ]
     worker_count: int
     partition_count: int
     topic_count: int
-    topics: Annotated[list[QueueTopic], Meta(description="The first 100, by their jobs.")]
+    topics: Annotated[
+        list[QueueTopic], Meta(description="The first 100, ordered by their number of jobs.")
+    ]
     delivered: int
     redelivered: int
     dead_lettered: int
@@ -79,13 +79,23 @@ class WorkersQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     sort: Annotated[
         Literal["held", "in_flight", "id"],
-        Meta(description="held: who has had a job for the longest time first."),
+        Meta(
+            description="The sort order. held: workers that have had a job for the longest time"
+            " come first."
+        ),
     ] = "held"
     leases: Annotated[
-        int, Meta(ge=0, le=50, description="Leases of each worker, the oldest first.")
+        int,
+        Meta(
+            ge=0,
+            le=50,
+            description="The largest number of leases of each worker, the oldest first.",
+        ),
     ] = 5
     offset: PageOffset = 0
-    limit: Annotated[int, Meta(ge=1, le=200, description="Most workers on the page.")] = 20
+    limit: Annotated[
+        int, Meta(ge=1, le=200, description="The largest number of workers on the page.")
+    ] = 20
 
 
 class LeaseLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +105,9 @@ class LeaseLine(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     jobs: int
-    deliveries: Annotated[int, Meta(description="How often they were delivered, now included.")]
-    held_seconds: Annotated[float, Meta(description="For how long the worker has them.")]
-    seconds_left: Annotated[float, Meta(description="Until another worker gets them.")]
+    deliveries: Annotated[int, Meta(description="The number of deliveries, including this one.")]
+    held_seconds: Annotated[float, Meta(description="How long the worker has had them.")]
+    seconds_left: Annotated[float, Meta(description="The time when the lease expires.")]
 
 
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +118,14 @@ class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
     client: Annotated[str, Meta(description="What the client calls itself.")]
     target: Annotated[str, Meta(description="The topic or pattern that it works on.")]
     present: bool
-    prefetch: Annotated[int, Meta(description="Jobs that it takes at a time.")]
+    prefetch: Annotated[int, Meta(description="The most jobs that it takes at a time.")]
     in_flight: Annotated[int, Meta(description="Jobs that it has now.")]
-    held_seconds: Annotated[float | None, Meta(description="For how long it has the oldest.")]
+    held_seconds: Annotated[float | None, Meta(description="How long it has had the oldest job.")]
     leases: list[LeaseLine]
     address: str = ""
-    connection: Annotated[str, Meta(description="As /v1/connections lists it.")] = ""
+    connection: Annotated[str, Meta(description="The id of its connection in /v1/connections.")] = (
+        ""
+    )
 
 
 class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +146,11 @@ class RetryLine(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     jobs: int
     attempts: Annotated[int, Meta(description="How often they were delivered and failed.")]
-    due_seconds: Annotated[float, Meta(description="Until they may be delivered again.")]
-    reason: Annotated[str, Meta(description="Why the last attempt failed. For who may read.")]
+    due_seconds: Annotated[float, Meta(description="The earliest time of the next delivery.")]
+    reason: Annotated[
+        str,
+        Meta(description="Why the last attempt failed. Only users who may read the topic see it."),
+    ]
 
 
 class RetryList(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +169,7 @@ class ScheduledLine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     due: dt.datetime
     bytes: int
-    schedule: Annotated[str, Meta(description="The schedule that it is a run of.")] = ""
+    schedule: Annotated[str, Meta(description="The schedule that publishes it.")] = ""
 
 
 class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +178,8 @@ class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
     scheduled: list[ScheduledLine]
     count: int
     complete: Annotated[
-        bool, Meta(description="False: the broker has so many that only the first were counted.")
+        bool,
+        Meta(description="False: there are so many that the broker counted only the first ones."),
     ]
 
 
@@ -354,7 +370,7 @@ def _route(path: str, handler: Any, summary: str, answer: Any, query: Any = Noth
         "queues",
         query=query,
         answer=answer,
-        description="The figures are a few seconds old at most.",
+        description="The figures are at most a few seconds old.",
         errors=_ERRORS,
     )
 

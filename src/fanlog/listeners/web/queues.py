@@ -35,19 +35,27 @@ from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.topics import refused_by_topic
 from fanlog.model import TOPIC_NAME_BYTES_MAX
 
-JobReason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
+JobReason = Annotated[str, Meta(description="The reason, for people who look at the job later.")]
 
 
 class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs, how long to wait for the first, and settings of the queue that are to change;
     those that are left out stay."""
 
-    limit: Annotated[int, Meta(ge=1, description="Most jobs in the answer.")] = 1
+    limit: Annotated[int, Meta(ge=1, description="The largest number of jobs in the answer.")] = 1
     wait_seconds: Annotated[
         float, Meta(ge=0, description="How long to wait for a job if there is none.")
     ] = 0.0
     visibility_seconds: (
-        Annotated[float, Meta(gt=0, le=86_400, description="Time for a job. Then others get it.")]
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=86_400,
+                description="Seconds that a worker has for a job. After that another worker gets "
+                "it.",
+            ),
+        ]
         | UnsetType
     ) = UNSET
     max_deliveries: (
@@ -57,7 +65,10 @@ class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
         | UnsetType
     ) = UNSET
     retry_delay_seconds: (
-        Annotated[float, Meta(ge=0, le=86_400, description="Wait before a failed job comes again.")]
+        Annotated[
+            float,
+            Meta(ge=0, le=86_400, description="Seconds before a failed job is delivered again."),
+        ]
         | UnsetType
     ) = UNSET
     dead_letter: (
@@ -72,11 +83,13 @@ class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
         | UnsetType
     ) = UNSET
     ordered: (
-        Annotated[bool, Meta(description="One job of a key at a time, in the order of the log.")]
+        Annotated[
+            bool, Meta(description="Only one job of a key at a time, in the order of the log.")
+        ]
         | UnsetType
     ) = UNSET
     reset: (
-        Annotated[Literal["earliest", "latest"], Meta(description="Where a new queue begins.")]
+        Annotated[Literal["earliest", "latest"], Meta(description="Where a new queue starts.")]
         | UnsetType
     ) = UNSET
 
@@ -85,7 +98,7 @@ class TakenJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job. The `receipt` settles it, in any process."""
 
     receipt: str
-    deliveries: Annotated[int, Meta(description="How often it was delivered, this time included.")]
+    deliveries: Annotated[int, Meta(description="The number of deliveries, including this one.")]
     message: MessageAnswer
 
 
@@ -109,7 +122,7 @@ class _TakenJobs(msgspec.Struct, frozen=True):
 
 Receipts = Annotated[
     list[Annotated[str, Meta(extra_json_schema={"pattern": RECEIPT_PATTERN})]],
-    Meta(min_length=1, max_length=10_000, description="Receipts of a take."),
+    Meta(min_length=1, max_length=10_000, description="The receipts from taking the jobs."),
 ]
 
 
@@ -126,7 +139,11 @@ class NackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delay_seconds: (
         Annotated[
             float,
-            Meta(ge=0, le=86_400, description="When. Without it the queue's back-off counts."),
+            Meta(
+                ge=0,
+                le=86_400,
+                description="Seconds until the next delivery. Default: the queue's retry delay.",
+            ),
         ]
         | None
     ) = None
@@ -150,7 +167,7 @@ class ExtendBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             Meta(
                 ge=0,
                 le=86_400,
-                description="From now on. Without it the queue's visibility_seconds.",
+                description="Seconds from now. Default: the queue's visibility_seconds.",
             ),
         ]
         | None
@@ -226,7 +243,7 @@ async def _settle(
     receipts: list[str] = call.body.receipts
     for receipt in receipts:
         if taking.read_receipt(receipt).queue != queue:
-            raise InvalidArgumentError(f"A receipt is of another queue than {queue!r}.")
+            raise InvalidArgumentError(f"A receipt belongs to another queue, not to {queue!r}.")
     delay_ms = -1 if seconds is None else round(seconds * 1000)
     late = await taking.settle(call.client, receipts, verb, delay_ms=delay_ms, reason=reason)
     return Outcome(settled=len(set(receipts)) - len(late), late=late)
@@ -273,8 +290,8 @@ ROUTES = [
         "queues",
         query=TakeQuery,
         answer=TakenJobs,
-        description="The topic may be a pattern. A job without an outcome goes to others when the "
-        "queue's visibility_seconds are over.",
+        description="The topic may be a pattern. Another worker gets a job that has no outcome "
+        "after the queue's visibility_seconds.",
         errors=(
             InvalidArgumentError,
             TopicNotFoundError,
@@ -283,8 +300,8 @@ ROUTES = [
             LimitError,
         ),
     ),
-    _settling("ack", ack, "Jobs are done", AckBody),
-    _settling("nack", nack, "Jobs failed: try them again", NackBody),
-    _settling("reject", reject, "Jobs can't be done: make them dead letters", RejectBody),
-    _settling("extend", extend, "Jobs need more time", ExtendBody),
+    _settling("ack", ack, "Acknowledge jobs", AckBody),
+    _settling("nack", nack, "Nack jobs, to try them again", NackBody),
+    _settling("reject", reject, "Reject jobs, to make them dead letters", RejectBody),
+    _settling("extend", extend, "Extend the leases of jobs", ExtendBody),
 ]

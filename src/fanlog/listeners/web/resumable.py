@@ -52,19 +52,27 @@ class StreamBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How long a stream is kept, and how."""
 
     ttl_seconds: Annotated[
-        int, Meta(ge=1, description="Delete it when nothing was appended for so long.")
+        int,
+        Meta(
+            ge=1, description="Delete the stream when nothing was appended for this many seconds."
+        ),
     ] = 3600
     durability: Annotated[
         DurabilityName, Meta(description="`os` and `fsync` survive a restart of the broker.")
     ] = "memory"
     bytes_max: Annotated[
-        int, Meta(ge=4 * KIB, le=1024 * MIB, description="Newest bytes that are kept in memory.")
+        int,
+        Meta(
+            ge=4 * KIB,
+            le=1024 * MIB,
+            description="The most bytes that are kept in memory: the newest ones.",
+        ),
     ] = 4 * MIB
     mode: Annotated[
         StreamMode,
         Meta(
-            description="If there is one of this name: `new` refuses, `continue` accepts it. "
-            "`existing` never begins one."
+            description="If the stream exists: `new` is an error, `continue` accepts it. "
+            "`existing` never creates one."
         ),
     ] = "new"
 
@@ -75,27 +83,31 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
     position: Annotated[
         str,
         Meta(
-            description="Continue here: a position that an answer or an event had.",
+            description="Resume here: a position from an answer or an event.",
             extra_json_schema={"pattern": STREAM_POSITION_PATTERN},
         ),
     ] = ""
     format: (
         Annotated[
             Format,
-            Meta(description="`sse`: events. `text`: the text alone. `json`: what is there now."),
+            Meta(description="`sse`: events. `text`: only the text. `json`: what is stored now."),
         ]
         | None
     ) = None
     wait_seconds: Annotated[
-        float, Meta(ge=0, description="With `json`: wait for something new so long.")
+        float, Meta(ge=0, description="With `json`: wait this long for something new.")
     ] = 0.0
     idle_seconds: Annotated[
-        float, Meta(gt=0, description="Nothing for so long, and no end: the writer has died.")
+        float,
+        Meta(
+            gt=0,
+            description="The writer sent nothing for this many seconds, and no end: it has died.",
+        ),
     ] = IDLE_SECONDS
     last_event_id: Annotated[
         str,
         Meta(
-            description="As the header Last-Event-ID.",
+            description="The same as the header `Last-Event-ID`.",
             extra_json_schema={"pattern": STREAM_POSITION_PATTERN},
         ),
     ] = ""
@@ -105,7 +117,7 @@ class EndQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How it ends."""
 
     error: Annotated[
-        str, Meta(description="The writer failed: readers get this instead of an end.")
+        str, Meta(description="The writer's error. Readers get it instead of a normal end.")
     ] = ""
 
 
@@ -313,11 +325,11 @@ ROUTES = [
         "POST",
         "/v1/streams/{name}/append",
         append,
-        "Append a piece",
+        "Append to a stream",
         "streams",
         body=bytes,
         answer=PieceAppended,
-        description="The body is the piece, as it is.",
+        description="The body is what is appended, unchanged.",
         errors=(*_NOT_FOUND, StreamEndedError, MessageTooLargeError),
     ),
     Route(
@@ -334,22 +346,22 @@ ROUTES = [
         "GET",
         "/v1/streams/{name}",
         read,
-        "Read a stream until its end",
+        "Read a stream to its end",
         "streams",
         query=ReadQuery,
         answer=StreamPieces,
         texts=(_TEXT, _EVENTS),
         also=(204,),
-        description="As events if `Accept` or `format` says so, as JSON, or else as text. Events "
-        "and text go on until the stream ends. JSON has what is there; ask again with its "
-        "position.",
+        description="As events if `Accept` or `format` says so, as JSON, or otherwise as text. "
+        "Events and text continue until the stream ends. JSON returns what is "
+        "stored; use its position for the next request.",
         errors=(*_NOT_FOUND, MessagesLostError),
     ),
     Route(
         "DELETE",
         "/v1/streams/{name}",
         delete,
-        "Delete a stream before its time",
+        "Delete a stream before it expires",
         "streams",
         status=204,
         errors=_NOT_FOUND,

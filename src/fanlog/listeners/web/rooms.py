@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 class RoomsQuery(msgspec.Struct, frozen=True, kw_only=True):
     search: Annotated[
         str,
-        Meta(max_length=255, description="Only topics with this text in their name, in any case."),
+        Meta(
+            max_length=255,
+            description="Only topics with this text in their name, in upper or lower case.",
+        ),
     ] = ""
     sort: Annotated[
-        Literal["users", "connections", "topic"], Meta(description="What they are sorted by.")
+        Literal["users", "connections", "topic"], Meta(description="The sort order.")
     ] = "users"
-    descending: Annotated[bool, Meta(description="The largest first.")] = True
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Rooms to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most rooms on the page.")] = 50
+    descending: Annotated[bool, Meta(description="The largest value first.")] = True
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Rooms to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of rooms on the page.")
+    ] = 50
 
 
 class RoomAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +48,12 @@ class RoomsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the rooms that fit and that you may see, and the sums over all of those."""
 
     rooms: list[RoomAnswer]
-    total: Annotated[int, Meta(description="Rooms that fit.")]
+    total: Annotated[int, Meta(description="Rooms that match.")]
     offset: int
-    users: Annotated[int, Meta(description="Users in them; one who is in two rooms counts twice.")]
-    connections: Annotated[int, Meta(description="Connections in them, counted likewise.")]
+    users: Annotated[int, Meta(description="Users in them. A user in two rooms counts twice.")]
+    connections: Annotated[
+        int, Meta(description="Connections in them. A connection in two rooms counts twice.")
+    ]
 
 
 _sizes: SharedAnswers[list[RoomSize]] = SharedAnswers()
@@ -107,11 +114,12 @@ ROUTES = [
         "GET",
         "/v1/rooms",
         rooms,
-        "List the topics with people in them",
+        "List the topics with users who are present",
         "presence",
         query=RoomsQuery,
         answer=RoomsAnswer,
-        description="Those whose presence you may see. The figures are some seconds old at most.",
+        description="Only topics whose presence you may see. The figures are at most some "
+        "seconds old.",
         errors=(InvalidArgumentError,),
     ),
 ]

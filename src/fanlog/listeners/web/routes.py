@@ -74,8 +74,9 @@ class Call(Generic[Q, B]):
         client = self.bus.client
         if client is None:
             raise NotSupportedError(
-                f"This edge stands in front of {self.bus.name}, which can't do that. Publishing, "
-                "subscriptions and presence work here; for the rest ask a Fanlog broker."
+                f"This edge stands in front of {self.bus.name}, which does not support this. "
+                "Publishing, subscriptions and presence work here. For the rest, ask a Fanlog "
+                "broker."
             )
         return client
 
@@ -226,7 +227,7 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
             names = ", ".join(known) or "none"
             raise InvalidArgumentError(f"There is no parameter {name!r} here; known: {names}.")
         if len(values) > 1 and not known[name].several:
-            raise InvalidArgumentError(f"The parameter {name!r} is given {len(values)} times.")
+            raise InvalidArgumentError(f"The parameter {name!r} appears {len(values)} times.")
         given[name] = values if known[name].several else values[0]
     converted: dict[str, Any] = {}
     for name, wanted in known.items():
@@ -241,13 +242,13 @@ def _convert(name: str, given: Any, kind: Any) -> Any:
     if isinstance(given, str) and _is_time(kind) and _NUMBER.fullmatch(given):
         # msgspec would take it for seconds since 1970.
         raise InvalidArgumentError(
-            f"The parameter {name!r} is wrong: give a time such as 2026-01-31T12:00:00Z."
+            f"The parameter {name!r} is invalid: give a time such as 2026-01-31T12:00:00Z."
         )
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(
-            f"The parameter {name!r} is wrong: {explained(fault, inspect.type_info(kind))}."
+            f"The parameter {name!r} is invalid: {explained(fault, inspect.type_info(kind))}."
         ) from None
 
 
@@ -266,10 +267,10 @@ def decode_body(data: bytes, kind: Any) -> Any:
             return msgspec.convert(_with_integers(msgspec.json.decode(data)), kind)
     except msgspec.ValidationError as fault:
         what = explained(fault, inspect.type_info(kind))
-        raise InvalidArgumentError(f"The body is wrong: {what}.") from None
+        raise InvalidArgumentError(f"The body is invalid: {what}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise InvalidArgumentError(
-            f"The body is not JSON: {fault}. /v1/reference shows what this path takes."
+            f"The body is not JSON: {fault}. See /v1/reference for the body of this path."
         ) from None
 
 

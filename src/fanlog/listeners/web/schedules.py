@@ -49,12 +49,18 @@ class SchedulesQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which schedules, in which order."""
 
     search: Annotated[
-        str, Meta(max_length=255, description="Part of a name or of a topic, in any case.")
+        str,
+        Meta(max_length=255, description="Part of a name or of a topic, in upper or lower case."),
     ] = ""
-    sort: Annotated[ScheduleSort, Meta(description="`next` and `last` are times of runs.")] = "next"
-    descending: Annotated[bool, Meta(description="The last first.")] = False
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Schedules to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, description="Most schedules in the answer.")] = 50
+    sort: Annotated[
+        ScheduleSort,
+        Meta(description="`next` and `last` are the times of the next and the last run."),
+    ] = "next"
+    descending: Annotated[bool, Meta(description="Reverse the order.")] = False
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Schedules to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of schedules in the answer.")
+    ] = 50
 
 
 class ScheduleAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +113,7 @@ class ScheduleBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             max_length=TOPIC_NAME_BYTES_MAX,
-            description="Where each run is published. The topic is created if it is new.",
+            description="The topic of each run. The broker creates it if it is new.",
             extra_json_schema={"pattern": NAME_PATTERN, **NOT_INTERNAL},
         ),
     ]
@@ -120,9 +126,11 @@ class ScheduleBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ""
     timezone: Annotated[
-        str, Meta(max_length=100, description="Of `cron`, such as Europe/Berlin.")
+        str, Meta(max_length=100, description="The time zone of `cron`, such as Europe/Berlin.")
     ] = "UTC"
-    every_seconds: Annotated[float, Meta(ge=0, description="Instead of `cron`: at least 1.")] = 0.0
+    every_seconds: Annotated[
+        float, Meta(ge=0, description="The interval, instead of `cron`: at least 1.")
+    ] = 0.0
     missed: Annotated[
         Literal["once", "skip"],
         Meta(description="Runs that were due while the broker was down: once for all, or none."),
@@ -306,7 +314,7 @@ ROUTES: list[Route] = [
         list_schedules,
         "List schedules",
         "schedules",
-        description="Those whose topics you may describe, with their next and last runs.",
+        description="Schedules whose topics you may describe, with their next and last runs.",
         query=SchedulesQuery,
         answer=ScheduleList,
         errors=(InvalidArgumentError, NotSupportedError),
@@ -328,8 +336,9 @@ ROUTES: list[Route] = [
         "schedules",
         verb=Verb.SCHEDULE,
         about="schedule",
-        description="The message is published to its topic with each run. It needs the permission "
-        "to publish there; and to change a schedule, to publish where it did before.",
+        description="Each run publishes the message to its topic. You need the permission to "
+        "publish there. To change a schedule, you also need the permission to "
+        "publish to its old topic.",
         body=ScheduleBody,
         answer=ScheduleAnswer,
         errors=(
@@ -352,7 +361,7 @@ ROUTES: list[Route] = [
         "schedules",
         verb=Verb.SCHEDULE,
         about="schedule",
-        description="Messages of runs that have gone out stay.",
+        description="Messages of past runs stay.",
         status=204,
         errors=_WRONG,
         action="schedule.remove",
@@ -365,7 +374,7 @@ ROUTES: list[Route] = [
         "schedules",
         verb=Verb.SCHEDULE,
         about="schedule",
-        description="One extra run. The next regular run stays when it is.",
+        description="One extra run. It does not change the time of the next run.",
         answer=ScheduleRun,
         errors=(*_WRONG, MessageTooLargeError),
         action="schedule.run",

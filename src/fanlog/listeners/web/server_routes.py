@@ -45,7 +45,7 @@ class ConnectionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     listener: Annotated[str, Meta(description="native, redis or web.")]
     transport: Annotated[str, Meta(description="native, redis, websocket, sse or http.")]
-    process: Annotated[str, Meta(description="The process that it is connected to.")]
+    process: Annotated[str, Meta(description="The process that the client is connected to.")]
     since: Annotated[str, Meta(description="When it connected, RFC 3339 in UTC.")]
     subscriptions: Annotated[list[str], Meta(description="The topics and patterns it follows.")]
     client: Annotated[str, Meta(description="What the client calls itself.")] = ""
@@ -53,10 +53,14 @@ class ConnectionAnswer(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="How the user logged in: key, user, token or certificate.")
     ] = ""
     behind_messages: Annotated[
-        int, Meta(description="Messages that it could have and was not sent yet.")
+        int, Meta(description="Messages that are there for it, but not sent yet.")
     ] = 0
     behind_bytes: Annotated[
-        int, Meta(description="About how many bytes that is, with what waits in its connection.")
+        int,
+        Meta(
+            description="The approximate size of those messages, plus the bytes that wait in "
+            "its connection."
+        ),
     ] = 0
 
 
@@ -69,33 +73,38 @@ class ConnectionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    user: (
+        Annotated[str, Meta(max_length=255, description="Only connections of this user.")] | None
+    ) = None
     listener: Annotated[
-        Literal["", "native", "redis", "web"], Meta(description="Only those of this listener.")
+        Literal["", "native", "redis", "web"],
+        Meta(description="Only connections of this listener."),
     ] = ""
     address: Annotated[
-        str, Meta(max_length=64, description="Only those from this host, or host and port.")
+        str, Meta(max_length=64, description="Only connections from this host, or host and port.")
     ] = ""
     requests: Annotated[
-        bool, Meta(description="Also HTTP connections that only send requests.")
+        bool, Meta(description="Include HTTP connections that only send requests.")
     ] = False
-    after: Annotated[str, Meta(max_length=64, description="The `next` of the page before.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most connections on the page.")] = 100
+    after: Annotated[str, Meta(max_length=64, description="The `next` of the previous page.")] = ""
+    limit: Annotated[
+        int, Meta(ge=1, le=500, description="The largest number of connections on the page.")
+    ] = 100
 
 
 class DisconnectQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Why, and whether the clients are to come back."""
 
     reason: Annotated[
-        str, Meta(max_length=_REASON_BYTES_MAX, description="The clients are told.")
+        str, Meta(max_length=_REASON_BYTES_MAX, description="The reason. The clients get it.")
     ] = ""
-    reconnect: Annotated[
-        bool, Meta(description="Whether the clients are asked to connect again.")
-    ] = False
+    reconnect: Annotated[bool, Meta(description="Whether the clients should connect again.")] = (
+        False
+    )
 
 
 class DisconnectedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    disconnected: Annotated[int, Meta(description="Connections that were closed.")]
+    disconnected: Annotated[int, Meta(description="The number of closed connections.")]
 
 
 class BroadcastBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
@@ -257,8 +266,8 @@ ROUTES = [
         "connections",
         body=OutgoingMessage,
         answer=PublishedToAll,
-        description="Publishes to the topic of the user, which is `web.user_topic`. All of the "
-        "user's connections that follow `$user` get it, also after they were away.",
+        description="Publishes to the topic of the user (`web.user_topic`). All connections of "
+        "the user that follow `$user` get the message, even if they were away.",
         errors=_PUBLISH_ERRORS,
         verb=Verb.USER,
         about="user",
@@ -271,7 +280,7 @@ ROUTES = [
         "connections",
         query=DisconnectQuery,
         answer=DisconnectedAnswer,
-        description="On all processes. Nothing keeps the user from connecting again.",
+        description="On all processes. The user can connect again.",
         errors=(ForbiddenError, InvalidArgumentError, InvalidNameError),
         verb=Verb.USER,
         about="user",
@@ -314,7 +323,7 @@ ROUTES = [
         "GET",
         "/v1/presence/{topic}",
         presence,
-        "Who is in a topic",
+        "Show who is present in a topic",
         "presence",
         answer=PresenceOf,
         errors=(ForbiddenError, InvalidNameError),

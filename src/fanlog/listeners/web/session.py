@@ -166,7 +166,7 @@ class WebSession:
             operation = ops.decode_operation(data)
         except msgspec.ValidationError as fault:
             what = explained(fault, ops.OPERATIONS, ops.name_of(data))
-            problem = InvalidArgumentError(f"The operation is wrong: {what}.")
+            problem = InvalidArgumentError(f"The operation is invalid: {what}.")
             self.refuse(ops.id_of(data), problem)
             return
         except (msgspec.DecodeError, RecursionError) as fault:
@@ -333,7 +333,7 @@ class WebSession:
         longest = self.listener.options.wait_seconds_max
         if op.timeout_seconds > longest:
             raise LimitError(
-                f"A request waits {longest} s at most. " + allow_more("web.wait_seconds_max")
+                f"A request waits at most {longest} s. " + allow_more("web.wait_seconds_max")
             )
         message = _outgoing(op)
         charge_stream(self.bus, self.permit, self.connection, topic, [message])

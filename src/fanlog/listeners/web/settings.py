@@ -32,7 +32,7 @@ class SettingsPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     values: Annotated[dict[str, SettingValue | None], Meta(min_length=1, max_length=200)]
     temporary: Annotated[
-        bool, Meta(description="Until the next start: not written to the file.")
+        bool, Meta(description="Only until the next start: do not write the change to the file.")
     ] = False
 
 
@@ -41,8 +41,8 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=64,
-            description="Where to begin: earliest, a record's number, a time or an age such as "
-            "1h. Without it: the last records.",
+            description="Where to start: earliest, a record's number, a time or an age such as "
+            "1h. Default: the last records.",
         ),
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1000, description="Most records.")] = 100
@@ -120,7 +120,7 @@ ROUTES = [
         "GET",
         "/v1/config/options",
         describe_options,
-        "Describe every setting: what it is for, its default, and what it may be",
+        "Describe every setting: its purpose, its default, and its allowed values",
         "operations",
         answer=OptionsShown,
         errors=(ForbiddenError, NotSupportedError),
@@ -130,13 +130,13 @@ ROUTES = [
         "PATCH",
         "/v1/config",
         change,
-        "Change settings, all or none of them",
+        "Change settings: all of them, or none",
         "operations",
         body=SettingsPatch,
         example={"values": {"telemetry.log_level": "debug", "listener.drain_seconds": 30}},
         answer=SettingsChanged,
-        description="Those that are live take effect at once, the others after a restart. They "
-        "are written to the configuration file of the process.",
+        description="Live settings take effect at once, the others after a restart. The process"
+        " writes the changes to its configuration file.",
         errors=_CHANGE_ERRORS,
         verb=Verb.ADMIN,
     ),

@@ -31,13 +31,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     release: str
-    process: Annotated[str, Meta(description="An id of this process, new with each start.")]
-    bus: Annotated[str, Meta(description="What stands behind it: fanlog, redis or nats.")]
-    up: Annotated[bool, Meta(description="Whether the bus can be reached.")]
+    process: Annotated[str, Meta(description="An id of this process. It changes with each start.")]
+    bus: Annotated[str, Meta(description="The kind of bus: fanlog, redis or nats.")]
+    up: Annotated[bool, Meta(description="Whether the process reaches the bus.")]
     connections: Annotated[int, Meta(description="Open connections to this listener.")]
     problems: list[str] = []
     broker: Annotated[
-        BrokerStatus | None, Meta(description="As `fanlog health --json` shows it.")
+        BrokerStatus | None, Meta(description="The same as `fanlog health --json`.")
     ] = None
 
 
@@ -107,11 +107,11 @@ ROUTES = [
         "GET",
         "/v1/status",
         describe,
-        "How the broker is",
+        "Show the health of the broker",
         "status",
         verb=Verb.DESCRIBE,
-        description="As `fanlog health` shows it. The status is 503, with the same body, if the "
-        "broker is draining or failing, or if an edge has lost its bus.",
+        description="The same as `fanlog health`. The status is 503, with the same body, if the"
+        " broker is draining or failing, or if an edge has lost its bus.",
         answer=Status,
         answer_headers=_HEADERS,
         unavailable=Status,
@@ -120,9 +120,9 @@ ROUTES = [
         "GET",
         "/v1/health",
         check,
-        "Whether requests should come here",
+        "Check whether to send requests here",
         "status",
-        description="For load balancers: 200 or 503. It asks nobody else.",
+        description="For load balancers: 200 or 503. It asks no other process.",
         answer=Health,
         answer_headers=_HEADERS,
         answer_example={"state": "ok"},

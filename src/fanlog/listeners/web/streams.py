@@ -64,37 +64,39 @@ class StreamQuery(WsQuery, frozen=True, kw_only=True):
     """Where a stream begins, and what it lets through."""
 
     start: Annotated[str, Meta(description="`live`, `earliest`, an offset, a time or an age.")] = ""
-    offset: Annotated[int, Meta(ge=0, description="Begin at this offset.")] | None = None
-    partition: (
-        Annotated[int, Meta(ge=0, description="The partition that `offset` is of.")] | None
-    ) = None
+    offset: Annotated[int, Meta(ge=0, description="Start at this offset.")] | None = None
+    partition: Annotated[int, Meta(ge=0, description="The partition of `offset`.")] | None = None
     time: (
-        Annotated[str, Meta(description="Begin at a time (RFC 3339) or an age such as `10m`.")]
+        Annotated[str, Meta(description="Start at a time (RFC 3339) or an age such as `10m`.")]
         | None
     ) = None
-    last: Annotated[int, Meta(ge=0, description="Begin so many before the end.")] | None = None
+    last: (
+        Annotated[int, Meta(ge=0, description="Start this many messages before the end.")] | None
+    ) = None
     position: (
-        Annotated[str, Meta(description="Continue at a position, or at an event's id.")] | None
+        Annotated[str, Meta(description="Resume at a position, or at the id of an event.")] | None
     ) = None
     positions: (
-        Annotated[str, Meta(description="Continue at the positions in this JSON object.")] | None
+        Annotated[str, Meta(description="Resume at the positions in this JSON object.")] | None
     ) = None
     last_event_id: (
         Annotated[str, Meta(description="The same as the header `Last-Event-ID`.")] | None
     ) = None
-    key: Annotated[str, Meta(description="Only messages whose key fits this glob.")] | None = None
+    key: Annotated[str, Meta(description="Only messages whose key matches this glob.")] | None = (
+        None
+    )
     header: Annotated[
         dict[str, list[str]],
         Meta(description="`header.NAME=value`: only messages with this header."),
     ] = {}
     latest: Annotated[
-        bool, Meta(description="First the latest value of each key of a compacted topic.")
+        bool, Meta(description="Send the latest value of each key of a compacted topic first.")
     ] = False
     presence: Annotated[
         str,
         Meta(
-            description="`true`, or a JSON object with info: be present in the topic, and hear who "
-            "else is."
+            description="`true`, or a JSON object with info: be present in the topic, and see "
+            "who else is."
         ),
     ] = ""
     missing: Annotated[
@@ -103,8 +105,8 @@ class StreamQuery(WsQuery, frozen=True, kw_only=True):
     policy: Annotated[
         SlowPolicy,
         Meta(
-            description="What happens to a reader that can't keep up: it reads everything later, "
-            "skips to the newest messages with a gap, or is disconnected."
+            description="What happens to a reader that can't keep up: it reads everything "
+            "later, skips to the newest messages with a gap, or is disconnected."
         ),
     ] = SlowPolicy.CATCH_UP
 
@@ -114,7 +116,10 @@ class TopicQuery(StreamQuery, frozen=True, kw_only=True):
 
     group: Annotated[
         str,
-        Meta(description="Share the topic's partitions with this group, as a WebSocket."),
+        Meta(
+            description="Share the topic's partitions with the other members of this group, as "
+            "on a WebSocket."
+        ),
     ] = ""
     consumer: Consumer = ""
     commit: StreamCommitMode = "auto"
@@ -125,9 +130,7 @@ class TopicQuery(StreamQuery, frozen=True, kw_only=True):
 class TopicsStreamQuery(StreamQuery, frozen=True, kw_only=True):
     """The same for several topics."""
 
-    topic: Annotated[
-        list[str], Meta(description="A topic or a pattern. It may stand several times.")
-    ] = []
+    topic: Annotated[list[str], Meta(description="A topic or a pattern. It may be repeated.")] = []
 
 
 async def open_websocket(call: Call[WsQuery, Any]) -> web.StreamResponse:
@@ -263,7 +266,7 @@ def _wanted(
     positions = _positions(query, targets, request)
     at = StartSpec(query.offset, query.partition, query.time, query.last)
     if query.start and at != StartSpec():
-        raise InvalidArgumentError("Give one of start, offset, time and last.")
+        raise InvalidArgumentError("Give only one of start, offset, time and last.")
     start, partitions = read_start(query.start or ("live" if at == StartSpec() else at))
     spec: dict[str, object] = {} if query.key is None else {"key": query.key}
     if query.header:
@@ -305,8 +308,8 @@ def _positions(
 
 
 _STREAM_NOTE = (
-    "A WebSocket if the request asks for one, else server-sent events. The id of an event "
-    "continues exactly behind it, on any process."
+    "A WebSocket if the request asks for one, otherwise server-sent events. The id of an event "
+    "resumes exactly after it, on any process."
 )
 
 ROUTES = [

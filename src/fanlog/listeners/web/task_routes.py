@@ -19,10 +19,10 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
-    about: Annotated[str, Meta(description="Only those about this topic.", max_length=255)] = ""
+    about: Annotated[str, Meta(description="Only tasks about this topic.", max_length=255)] = ""
     state: Annotated[
         Literal["", "running", "done", "failed", "cancelled"],
-        Meta(description="Only those in this state."),
+        Meta(description="Only tasks in this state."),
     ] = ""
 
 
@@ -56,9 +56,9 @@ ROUTES: list[Route] = [
         "tasks",
         query=TaskQuery,
         answer=TaskList,
-        description="Long work that goes on in the background, such as the replay of many dead "
-        "letters. Everybody sees their own; admins see all. Those that have ended are remembered "
-        "for an hour.",
+        description="Long work in the background, such as the replay of many dead letters. You "
+        "see your own tasks; admins see all. Ended tasks stay in the list for an "
+        "hour.",
     ),
     Route(
         "GET",
@@ -76,7 +76,7 @@ ROUTES: list[Route] = [
         "Cancel a task",
         "tasks",
         answer=Task,
-        description="It ends after what it is just doing. What it has done stays done.",
+        description="The task finishes its current step, and ends. What it has done is not undone.",
         errors=(TaskNotFoundError,),
         action="task.cancel",
     ),

@@ -47,14 +47,14 @@ class Task(msgspec.Struct, kw_only=True):
     done, and could not do. `error` says what went wrong first."""
 
     id: str
-    kind: Annotated[str, Meta(description="What it does, such as `dead.replay`.")]
-    about: Annotated[str, Meta(description="What it does it to, such as a topic.")]
+    kind: Annotated[str, Meta(description="The action, such as `dead.replay`.")]
+    about: Annotated[str, Meta(description="The name that the task is about, such as a topic.")]
     who: Annotated[str, Meta(description="The user who started it.")]
     state: State = "running"
     done: int = 0
-    total: Annotated[int | None, Meta(description="None until it is counted.")] = None
+    total: Annotated[int | None, Meta(description="null until they are counted.")] = None
     failed: int = 0
-    detail: Annotated[str, Meta(description="More about what it does.")] = ""
+    detail: Annotated[str, Meta(description="More about the task.")] = ""
     started: dt.datetime
     finished: dt.datetime | None = None
     error: str = ""
@@ -106,7 +106,7 @@ class Tasks:
         own = sum(_owner(one.who) == _owner(permit.who) for one in running)
         if self._closed or len(running) >= _RUNNING_MAX or own >= _RUNNING_OF_ONE_MAX:
             raise LimitError(
-                f"{len(running)} tasks are running, {own} of them yours. Wait until one has ended, "
+                f"{len(running)} tasks are running, {own} of them yours. Wait until one ends, "
                 "or cancel one: GET /v1/tasks lists them."
             )
         now = dt.datetime.now(dt.UTC)
@@ -159,8 +159,8 @@ class Tasks:
             if one.task.id == id:
                 return one
         raise TaskNotFoundError(
-            f"There is no task {id[:32]!r}: it ended some time ago, the broker was started again "
-            "since, or it is somebody else's. GET /v1/tasks lists yours."
+            f"There is no task {id[:32]!r}: it ended some time ago, the broker has restarted "
+            "since, or it belongs to somebody else. GET /v1/tasks lists yours."
         )
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class DetailsQuery(msgspec.Struct, frozen=True, kw_only=True):
     show: (
         Annotated[
             Section,
-            Meta(description="A list to show beside the summary. Without it, the summary alone."),
+            Meta(description="A list to return with the summary. Without it, only the summary."),
         ]
         | None
     ) = None
@@ -72,8 +72,10 @@ class DetailsQuery(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Entries to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, description="Most entries in the answer.")] = 50
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Entries to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of entries in the answer.")
+    ] = 50
 
 
 async def look_into(call: Call[DetailsQuery, None]) -> TopicDetails:
@@ -277,12 +279,13 @@ ROUTES: list[Route] = [
         "GET",
         "/v1/topics/{topic}/details",
         look_into,
-        "Look into a topic",
+        "Inspect a topic",
         "topics",
-        description="A summary of a topic, however many partitions it has, and a page of one list: "
-        "its partitions, the files of its log (`segments`), its readers, the groups and queues "
-        "that read it, or its producers. Only admins see who the readers are. Lists of readers, "
-        "groups and producers may be some seconds old where they are very long.",
+        description="A summary of a topic, and a page of one list: its partitions, the files of"
+        " its log (`segments`), its readers, the groups and queues that read it, or"
+        " its producers. The size of the summary does not depend on the number of "
+        "partitions. Only admins see who the readers are. Very long lists of "
+        "readers, groups and producers may be some seconds old.",
         query=DetailsQuery,
         query_example={"show": "readers"},
         answer=TopicDetails,

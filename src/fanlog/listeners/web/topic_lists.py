@@ -35,8 +35,9 @@ class TopicListQuery(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=SEARCH_LENGTH_MAX,
-            description="Part of a name, in upper or lower case; several words must all be in it. "
-            "Or a pattern such as orders.> or *.eu, or a name with stars such as ord*.",
+            description="Parts of a name, in upper or lower case; the name must contain all of "
+            "them. Or a pattern such as orders.> or *.eu, or a name with stars such"
+            " as ord*.",
             examples=["orders"],
         ),
     ] = ""
@@ -47,11 +48,15 @@ class TopicListQuery(msgspec.Struct, frozen=True, kw_only=True):
             "`missed` counts messages that readers did not get."
         ),
     ] = "name"
-    descending: Annotated[bool, Meta(description="The largest, or the last name, first.")] = False
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Topics to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, description="Most topics in the answer.")] = 50
+    descending: Annotated[bool, Meta(description="The largest value or the last name first.")] = (
+        False
+    )
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Topics to skip.")] = 0
+    limit: Annotated[int, Meta(ge=1, description="The largest number of topics in the answer.")] = (
+        50
+    )
     internal: Annotated[
-        bool, Meta(description="Also the broker's own topics, inboxes and streams.")
+        bool, Meta(description="Include the broker's internal topics, inboxes and streams.")
     ] = False
 
 
@@ -163,9 +168,9 @@ ROUTES: list[Route] = [
         search_topics,
         "Search and sort topics",
         "topics",
-        description="A page of a table of all topics, with what is stored, rates, readers and lag. "
-        "Figures are of now. Where there are very many topics, their order may be some seconds "
-        "old. For all topics with their partitions, one page after the other, use /v1/topics.",
+        description="A page of a table of all topics, with stored messages, rates, readers and "
+        "lag. Figures are current. With very many topics, their order may be some "
+        "seconds old. To list all topics with their partitions, use /v1/topics.",
         query=TopicListQuery,
         query_example={"search": "orders", "sort": "lag", "descending": True},
         answer=TopicList,

@@ -46,30 +46,32 @@ _SETTINGS = [f for f in msgspec.structs.fields(TopicSettings) if f.name != "role
 class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which topics."""
 
-    limit: Annotated[int, Meta(ge=1, description="Most topics in the answer.")] = 100
+    limit: Annotated[int, Meta(ge=1, description="The largest number of topics in the answer.")] = (
+        100
+    )
     after: Annotated[
-        str, Meta(description="Begin behind this name: the `next` of the page before.")
+        str, Meta(description="Start after this name: the `next` of the previous page.")
     ] = ""
     pattern: Annotated[
         str,
         Meta(
             min_length=1,
             max_length=255,
-            description="Only topics that it includes, such as orders.*",
+            description="Only topics that match this pattern, such as orders.*",
             examples=["orders.>"],
             extra_json_schema={"pattern": PATTERN_PATTERN},
         ),
     ] = ">"
-    internal: Annotated[bool, Meta(description="Also the broker's own topics.")] = False
+    internal: Annotated[bool, Meta(description="Include the broker's internal topics.")] = False
 
 
 class TopicsPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some topics, by name. With `next` there are more."""
 
     topics: list[TopicInfo]
-    next: Annotated[str, Meta(description="Ask for the next page with `after=` this.")] | None = (
-        None
-    )
+    next: (
+        Annotated[str, Meta(description="For the next page, use `after=` with this value.")] | None
+    ) = None
 
 
 def _bounded(kind: Any) -> Any:
@@ -91,7 +93,7 @@ def _given(name: str, doc: str, *more: tuple[str, Any, Any], without: str = "") 
 
 NewTopic = _given(
     "NewTopic",
-    "A topic to create. A setting that is left out has the broker's default.",
+    "A topic to create. By default a setting has the broker's default.",
     (
         "name",
         Annotated[
@@ -109,14 +111,14 @@ NewTopic = _given(
         "exist_ok",
         Annotated[
             bool,
-            Meta(description="It may exist already, if the settings that are given here agree."),
+            Meta(description="Accept an existing topic if its settings are those given here."),
         ],
         False,
     ),
 )
 TopicChanges = _given(
     "TopicChanges",
-    "Settings to change; the others stay. Partitions grow with `grow`.",
+    "Settings to change. The others do not change. Use `grow` for more partitions.",
     without="partitions",
 )
 
@@ -149,7 +151,9 @@ class Truncation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             extra_json_schema={"anyOf": [{"const": "latest"}, *TIME_SCHEMAS]},
         ),
     ] = ""
-    dry_run: Annotated[bool, Meta(description="Delete nothing; say what would go.")] = False
+    dry_run: Annotated[bool, Meta(description="Delete nothing; show what would be deleted.")] = (
+        False
+    )
 
 
 class Truncated(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +248,7 @@ async def truncate(call: Call[Nothing, Truncation]) -> Truncated:
     name, body, client = call.path("topic"), call.body, call.client
     call.permit.ask(Verb.MANAGE, name)
     if bool(body.offsets) == bool(body.before):
-        raise InvalidArgumentError("Say what to delete: either `offsets` or `before`.")
+        raise InvalidArgumentError("Give either `offsets` or `before` to say what to delete.")
     there = (await client.describe_topic(name)).partitions
     if body.before:
         start = as_start(body.before, "before")

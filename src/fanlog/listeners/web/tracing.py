@@ -34,9 +34,9 @@ TRACE = Param(TRACEPARENT, "The trace that the messages belong to, as W3C Trace 
 
 class TracesQuery(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(max_length=255, description="Only spans about this topic.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=SPANS_KEPT_MAX, description="Most spans on the page.")] = (
-        100
-    )
+    limit: Annotated[
+        int, Meta(ge=1, le=SPANS_KEPT_MAX, description="The largest number of spans on the page.")
+    ] = 100
 
 
 class TracesAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class TracesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Annotated[
         int,
         Meta(
-            description="Sampled messages without spans: there were more in a second than "
+            description="Sampled messages without spans: there were more per second than "
             "`telemetry.traced_per_second_max`."
         ),
     ] = 0
@@ -154,10 +154,11 @@ ROUTES = [
         "GET",
         "/v1/traces",
         list_traces,
-        "The last spans of the broker, the newest first",
+        "The latest spans of the broker, newest first",
         "status",
-        description="The broker keeps its last 4,096 spans in memory, also without a collector. "
-        "Spans of programs that publish and process messages are at their own collector.",
+        description="The broker keeps its last 4,096 spans in memory, even without a collector."
+        " Spans of programs that publish and process messages are in their own "
+        "collector.",
         query=TracesQuery,
         answer=TracesAnswer,
         answer_example=_EXAMPLE,
@@ -168,7 +169,7 @@ ROUTES = [
         show_trace,
         "The spans of one trace, in their order",
         "status",
-        description="Empty if the broker has none of it, or none any more.",
+        description="Empty if the broker has no spans of it, or no longer has them.",
         answer=TracesAnswer,
         answer_example=_EXAMPLE,
         errors=(InvalidArgumentError,),

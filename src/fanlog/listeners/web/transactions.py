@@ -29,12 +29,14 @@ TransactionSort = Literal["age", "idle", "bytes", "messages"]
 class TransactionsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which open transactions, in which order."""
 
-    sort: Annotated[TransactionSort, Meta(description="`idle` is the time since it was used.")] = (
+    sort: Annotated[TransactionSort, Meta(description="`idle` is the time since the last use.")] = (
         "age"
     )
-    descending: Annotated[bool, Meta(description="The oldest, or the largest, first.")] = True
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Transactions to leave out.")] = 0
-    limit: Annotated[int, Meta(ge=1, description="Most transactions in the answer.")] = 50
+    descending: Annotated[bool, Meta(description="The oldest or largest first.")] = True
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Transactions to skip.")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, description="The largest number of transactions in the answer.")
+    ] = 50
 
 
 class StagedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,22 +50,27 @@ class OpenTransactionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction that is neither committed nor aborted. What it has staged is seen by nobody
     yet."""
 
-    number: Annotated[str, Meta(description="A number to abort it by. It is no secret.")]
-    id: Annotated[str, Meta(description="The id that its program has given it, if you may see it.")]
-    user: Annotated[str, Meta(description="Who began it: for admins only.")]
-    address: Annotated[str, Meta(description="From where: for admins only.")]
-    client: Annotated[str, Meta(description="What the client calls itself: for admins only.")]
+    number: Annotated[str, Meta(description="A number to abort it by. It is not a secret.")]
+    id: Annotated[str, Meta(description="The id from its program, if you may see it.")]
+    user: Annotated[str, Meta(description="The user who began it. Only admins see it.")]
+    address: Annotated[str, Meta(description="The address of the client. Only admins see it.")]
+    client: Annotated[str, Meta(description="What the client calls itself. Only admins see it.")]
     age_seconds: float
     idle_seconds: Annotated[
-        float, Meta(description="Since it was last used; past its timeout it is aborted.")
+        float,
+        Meta(description="Seconds since its last use. The broker aborts it after its timeout."),
     ]
     timeout_seconds: float
     topics: Annotated[list[StagedTopic], Meta(description="At most 20.")]
     topic_count: int
     messages: int
     bytes: int
-    on_disk: Annotated[bool, Meta(description="Whether it is so large that it is in a file.")]
-    committing: Annotated[bool, Meta(description="It is being committed: too late to abort it.")]
+    on_disk: Annotated[
+        bool, Meta(description="True if it is so large that the broker stores it in a file.")
+    ]
+    committing: Annotated[
+        bool, Meta(description="It is being committed, so that it can't be aborted.")
+    ]
 
 
 class TransactionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +78,7 @@ class TransactionList(msgspec.Struct, frozen=True, kw_only=True):
 
     transactions: list[OpenTransactionAnswer]
     total: int
-    bytes: Annotated[int, Meta(description="What all of them have staged together.")]
+    bytes: Annotated[int, Meta(description="The sum of what all of them have staged.")]
     offset: int
 
 
@@ -135,8 +142,8 @@ def _answer(permit: Permit, one: TransactionInfo, *, admin: bool) -> OpenTransac
 async def abort(call: Call[Nothing, None]) -> TransactionAborted:
     if not call.broker.transactions.abort_listed(call.path("transaction")):
         raise TransactionNotFoundError(
-            "There is no open transaction with this number: it was committed or aborted, or its "
-            "time ran out."
+            "There is no open transaction with this number: it was committed, was aborted, or "
+            "timed out."
         )
     return TransactionAborted(aborted=True)
 
@@ -149,8 +156,9 @@ ROUTES: list[Route] = [
         "List open transactions",
         "transactions",
         verb=Verb.DESCRIBE,
-        description="Those that are neither committed nor aborted, with what they have staged. "
-        "A transaction is left out if you may not describe all of its topics.",
+        description="Transactions that are not committed or aborted yet, with what they have "
+        "staged. The list leaves out a transaction if you may not describe all of "
+        "its topics.",
         query=TransactionsQuery,
         answer=TransactionList,
         errors=(InvalidArgumentError, ForbiddenError, NotSupportedError),
@@ -162,8 +170,9 @@ ROUTES: list[Route] = [
         "Abort a transaction",
         "transactions",
         verb=Verb.ADMIN,
-        description="Forgets what it has staged. Its program gets an error when it goes on, and "
-        "has to begin again. One that is being committed can't be aborted.",
+        description="Discards what it has staged. Its program gets an error with its next "
+        "request, and has to begin again. A transaction that is being committed "
+        "can't be aborted.",
         answer=TransactionAborted,
         errors=(
             InvalidArgumentError,
