@@ -23,13 +23,16 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast test-long test-secured check style format docs docs-serve power simulate bench dist servers clean
+.PHONY: help run cluster test test-fast test-long test-secured check style format docs docs-serve power simulate bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
 	$(BIN)/fanlog serve $(ARGS)
+
+cluster: $(VENV)/.core servers ## Start an etcd and three nodes of a cluster, until Ctrl-C (PORT=7500 is the first port)
+	@scripts/cluster $(ARGS)
 
 test: style servers ## Run every check and every test but the long ones (ARGS="-k batch" is passed on to pytest)
 	@# Types are checked beside the tests: that takes one core most of a minute.

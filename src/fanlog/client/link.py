@@ -103,8 +103,8 @@ async def open_tcp(
 
 
 def dial_any(addresses: Sequence[Address], options: ClientOptions) -> Dial:
-    """Connects to one of several nodes: first to the one that answered last, then to those after
-    it."""
+    """Connects to one of several nodes. Whoever comes again begins with the next one: a node that
+    is paused takes connections, and never greets."""
     dials = [tcp_dial(address, options) for address in addresses]
     first = 0
 
@@ -118,7 +118,7 @@ def dial_any(addresses: Sequence[Address], options: ClientOptions) -> Dial:
             except FanlogError as fault:
                 faults.append(fault)
             else:
-                first = at
+                first = (at + 1) % len(dials)
                 return transport
         # The others are tried with the next attempt.
         first = (first + 1) % len(dials)

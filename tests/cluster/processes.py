@@ -1,0 +1,158 @@
+"""Nodes of a cluster as processes of their own, on 127.0.0.1, with a real etcd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fanlog.cluster import etcd_messages
+from fanlog.cluster.records import ClusterKeys, ShardRecord, decode, node_of
+from tests.etcd_servers import EtcdServers
+from tests.forking import Program, fork
+from tests.servers import HOST, free_port
+
+CLUSTER = "test"
+# Much longer than anything takes on a machine that has other work.
+PATIENCE_SECONDS = 90.0
+_STOP_SECONDS_MAX = 60.0
+_SETTINGS = {
+    "FANLOG_CLUSTER_LEASE_SECONDS": "3",
+    "FANLOG_CLUSTER_GRACE_SECONDS": "0.5",
+    "FANLOG_CLUSTER_FOLLOWER_TIMEOUT_SECONDS": "2",
+}
+
+
+class NodeProcess:
+    """One `fanlog serve --cluster`. It may be killed, paused, stopped and started again."""
+
+    def __init__(self, node: str, folder: Path, etcd: str, *flags: str) -> None:
+        self.node = node
+        self.data = folder / node
+        self.log = folder / f"{node}.log"
+        self.port, self.redis_port, self.http_port = free_port(), free_port(), free_port()
+        self._etcd = etcd
+        self._flags = flags
+        self._process: Program | None = None
+
+    @property
+    def url(self) -> str:
+        return f"fanlog://{HOST}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *more: str) -> None:
+        ports = {
+            "--port": self.port,
+            "--redis-port": self.redis_port,
+            "--http-port": self.http_port,
+        }
+        where = ["--cluster", CLUSTER, "--etcd", self._etcd, "--node-id", self.node]
+        where += [str(part) for pair in ports.items() for part in pair]
+        with self.log.open("ab") as log:
+            self._process = fork(
+                *("fanlog", "serve", "--data", str(self.data), *where, *self._flags, *more),
+                env={**os.environ, **_SETTINGS},
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Stops it as an operator does. Its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        return process.wait(_STOP_SECONDS_MAX)
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+
+class ClusterProcesses:
+    """Three nodes, or those that are named; `nodes` has them by their ids."""
+
+    def __init__(self, folder: Path, etcd: EtcdServers, nodes: str = "abc", *flags: str) -> None:
+        self.etcd = etcd
+        urls = ",".join(etcd.urls)
+        self.nodes = {node: NodeProcess(node, folder, urls, *flags) for node in nodes}
+
+    @property
+    def url(self) -> str:
+        """All nodes, for a client."""
+        return "fanlog://" + ",".join(f"{HOST}:{one.port}" for one in self.nodes.values())
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        self.wait_whole()
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            if node.running:
+                node.resume()
+            node.kill()
+
+    def record(self) -> ShardRecord | None:
+        return read_record(self.etcd.urls)
+
+    def primary(self) -> str:
+        record = self.record()
+        return "" if record is None else node_of(record.primary)
+
+    def wait_until(self, holds: Callable[[ShardRecord], bool], what: str) -> ShardRecord:
+        """Waits until the cluster's record is so."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        record = None
+        while time.monotonic() < until:
+            record = self.record()
+            if record is not None and holds(record):
+                return record
+            time.sleep(0.1)
+        logs = "\n".join(f"--- {node.node}\n{node.said()[-3000:]}" for node in self.nodes.values())
+        raise AssertionError(f"{what}: not so after {PATIENCE_SECONDS} s: {record}\n{logs}")
+
+    def wait_whole(self, count: int = 0) -> ShardRecord:
+        """Waits until all nodes are in sync, or so many."""
+        count = count or len(self.nodes)
+        return self.wait_until(lambda record: len(record.in_sync) == count, f"{count} in sync")
+
+
+def read_record(urls: Sequence[str]) -> ShardRecord | None:
+    """The cluster's record, from the first member of etcd that answers."""
+    body = etcd_messages.range_body(ClusterKeys(CLUSTER).shard())
+    for url in urls:
+        request = urllib.request.Request(url + etcd_messages.RANGE, data=body)
+        try:
+            with urllib.request.urlopen(request, timeout=5.0) as response:
+                listing = etcd_messages.read_listing(response.read(), 0)
+        except OSError:
+            continue
+        return decode(listing.stored[0].value, ShardRecord) if listing.stored else None
+    return None

@@ -1,0 +1,122 @@
+"""Three nodes as processes of their own, with a real etcd: what clients see when nodes are killed,
+paused, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import fanlog
+from tests.cluster.processes import ClusterProcesses
+from tests.cluster.workload import PATIENCE_SECONDS, Workload, while_working
+from tests.etcd_servers import EtcdServers, etcd_servers
+from tests.scenarios.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Generator[EtcdServers]:
+    with etcd_servers(tmp_path) as servers:
+        yield servers
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, etcd: EtcdServers) -> Generator[ClusterProcesses]:
+    with closing(ClusterProcesses(tmp_path, etcd)) as nodes:
+        nodes.start()
+        yield nodes
+
+
+async def test_nothing_acknowledged_is_lost_or_there_twice_when_nodes_are_killed(
+    cluster: ClusterProcesses,
+) -> None:
+    dice = random.Random(16)
+
+    async def kill_nodes(workload: Workload) -> None:
+        for turn in range(4):
+            primary = await asyncio.to_thread(cluster.primary)
+            others = [node for node in cluster.nodes if node != primary]
+            node = cluster.nodes[dice.choice(others) if turn % 2 else primary]
+            node.kill()
+            await workload.more(20)
+            node.start()
+            await asyncio.to_thread(cluster.wait_whole)
+            await workload.more(20)
+
+    workload = await while_working(cluster.url, kill_nodes)
+    for node in cluster.nodes.values():
+        await workload.check_node(node.url)
+
+
+async def test_a_paused_primary_is_replaced_and_follows_when_it_goes_on(
+    cluster: ClusterProcesses,
+) -> None:
+    async def pause(workload: Workload) -> None:
+        first = cluster.primary()
+        cluster.nodes[first].pause()
+        await asyncio.to_thread(
+            cluster.wait_until,
+            lambda record: not record.primary.startswith(f"{first}."),
+            "another primary",
+        )
+        await workload.more(20)
+        cluster.nodes[first].resume()
+        await asyncio.to_thread(cluster.wait_whole)
+
+    await while_working(cluster.url, pause)
+
+
+async def test_a_rolling_restart_shows_no_client_an_error(cluster: ClusterProcesses) -> None:
+    async def restart_all(workload: Workload) -> None:
+        for node in cluster.nodes.values():
+            assert await asyncio.to_thread(node.stop) == 0
+            await workload.more(10)
+            node.start()
+            await asyncio.to_thread(cluster.wait_whole)
+
+    await while_working(cluster.url, restart_all)
+
+
+async def test_all_nodes_may_be_stopped_and_go_on_later(cluster: ClusterProcesses) -> None:
+    async with fanlog.connect(cluster.url, wait_seconds=PATIENCE_SECONDS) as client:
+        for number in range(50):
+            await client.publish("t", str(number))
+    for node in cluster.nodes.values():
+        node.stop()
+    cluster.start()
+    async with (
+        fanlog.connect(cluster.url, wait_seconds=PATIENCE_SECONDS) as client,
+        client.subscribe("t", start="earliest") as reader,
+    ):
+        await client.publish("t", "50")
+        values = [(await reader.next(PATIENCE_SECONDS)).text for _ in range(51)]
+    assert values == [str(number) for number in range(51)]
+
+
+async def test_a_single_nodes_folder_becomes_the_first_of_a_cluster(
+    tmp_path: Path, etcd: EtcdServers
+) -> None:
+    with BrokerProcess(tmp_path / "a") as alone:
+        async with fanlog.connect(alone.url) as client:
+            for number in range(50):
+                await client.publish("t", str(number))
+        assert alone.stop() == 0
+    with closing(ClusterProcesses(tmp_path, etcd)) as cluster:
+        cluster.nodes["a"].start("--adopt")
+        cluster.wait_until(lambda record: record.primary.startswith("a."), "a begins the cluster")
+        cluster.nodes["b"].start()
+        cluster.nodes["c"].start()
+        cluster.wait_whole()
+        for node in cluster.nodes.values():
+            async with (
+                fanlog.connect(node.url, wait_seconds=PATIENCE_SECONDS) as client,
+                client.subscribe("t", start="earliest") as reader,
+            ):
+                values = [(await reader.next(PATIENCE_SECONDS)).text for _ in range(50)]
+            assert values == [str(number) for number in range(50)]
