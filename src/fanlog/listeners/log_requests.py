@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.lifecycle.truncation import delete_in_thread
+from fanlog.broker.lifecycle.truncation import delete_in_slices
 from fanlog.broker.messages.topics import Partition
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -19,20 +19,16 @@ def delete_records(session: RequestSession, request: int, aux: int, payload: mem
     wanted = decode(messages.DeleteRecords, payload)
     session.permit.ask(Verb.MANAGE, wanted.topic)
     offsets = {place.partition: place.offset for place in wanted.offsets}
-    places = session.broker.check_deletion(wanted.topic, offsets)
-    session.later(request, _deleting(session, request, places))
+    checked = session.broker.check_deletion(wanted.topic, offsets)
+    session.later(request, _deleting(session, request, wanted.topic, checked))
 
 
 async def _deleting(
-    session: RequestSession, request: int, places: list[tuple[Partition, int]]
+    session: RequestSession, request: int, name: str, checked: list[tuple[Partition, int]]
 ) -> None:
-    """One partition after the other; a thread waits for the disk."""
     broker = session.broker
-    positions: list[messages.Position] = []
-    for partition, offset in places:
-        start = await delete_in_thread(broker, partition, offset)
-        name = partition.topic.name
-        positions.append(messages.Position(name, partition.index, start, broker.epoch))
+    starts = await delete_in_slices(broker, checked)
+    positions = (messages.Position(name, at.partition, at.offset, broker.epoch) for at in starts)
     session.answer_committed(request, messages.Positions(tuple(positions)))
 
 

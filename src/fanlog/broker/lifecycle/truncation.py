@@ -1,5 +1,6 @@
 """Deleting a topic's records before an offset: checked for all partitions before the first one is
-touched, so that a wrong request deletes nothing."""
+touched, so that a wrong request deletes nothing. A topic may have thousands of partitions: they go
+in slices, and whoever follows the topic hears of all of them once."""
 
 from __future__ import annotations
 
@@ -34,8 +35,25 @@ def delete_records(
     return starts
 
 
-async def delete_in_thread(broker: TruncationPorts, partition: Partition, offset: int) -> int:
-    """The same for one partition, but a thread waits for the disk; where it begins now."""
+async def delete_in_slices(
+    broker: TruncationPorts, checked: list[tuple[Partition, int]]
+) -> list[PartitionOffset]:
+    """The same for what `check_deletion` returned, but threads wait for the disk, and others have
+    their turns in between."""
+    starts: list[PartitionOffset] = []
+    try:
+        async for partition, offset in broker.slices.each(checked):
+            start = await _delete_in_thread(broker, partition, offset)
+            starts.append(PartitionOffset(partition.index, start))
+    finally:
+        # Once for all of them, because who hears of it looks at every partition of the topic.
+        if starts and not checked[0][0].topic.deleted:
+            broker.events.truncated(checked[0][0].topic)
+    return starts
+
+
+async def _delete_in_thread(broker: TruncationPorts, partition: Partition, offset: int) -> int:
+    """Deletes the records of one partition; where it begins now."""
     log = partition.log
     # Two deletions of one log must not write down where it begins in the wrong order.
     async with broker.deleting:
@@ -50,7 +68,6 @@ async def delete_in_thread(broker: TruncationPorts, partition: Partition, offset
         tail_bytes = log.tail.bytes
         start = log.end_deletion(offset)
         broker.turns.resized(partition, tail_bytes)
-        broker.events.truncated(partition.topic)
     return start
 
 
