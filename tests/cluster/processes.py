@@ -6,7 +6,7 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fanlog.cluster import etcd_messages
@@ -19,7 +19,8 @@ CLUSTER = "test"
 # Much longer than anything takes on a machine that has other work.
 PATIENCE_SECONDS = 90.0
 _STOP_SECONDS_MAX = 60.0
-_SETTINGS = {
+# A loss is noticed sooner than by default.
+QUICK = {
     "FANLOG_CLUSTER_LEASE_SECONDS": "3",
     "FANLOG_CLUSTER_GRACE_SECONDS": "0.5",
     "FANLOG_CLUSTER_FOLLOWER_TIMEOUT_SECONDS": "2",
@@ -29,13 +30,16 @@ _SETTINGS = {
 class NodeProcess:
     """One `fanlog serve --cluster`. It may be killed, paused, stopped and started again."""
 
-    def __init__(self, node: str, folder: Path, etcd: str, *flags: str) -> None:
+    def __init__(
+        self, node: str, folder: Path, etcd: str, *flags: str, settings: Mapping[str, str]
+    ) -> None:
         self.node = node
         self.data = folder / node
         self.log = folder / f"{node}.log"
         self.port, self.redis_port, self.http_port = free_port(), free_port(), free_port()
         self._etcd = etcd
         self._flags = flags
+        self._settings = settings
         self._process: Program | None = None
 
     @property
@@ -62,7 +66,7 @@ class NodeProcess:
         with self.log.open("ab") as log:
             self._process = fork(
                 *("fanlog", "serve", "--data", str(self.data), *where, *self._flags, *more),
-                env={**os.environ, **_SETTINGS},
+                env={**os.environ, **self._settings},
                 stdout=log.fileno(),
                 stderr=log.fileno(),
             )
@@ -98,10 +102,19 @@ class NodeProcess:
 class ClusterProcesses:
     """Three nodes, or those that are named; `nodes` has them by their ids."""
 
-    def __init__(self, folder: Path, etcd: EtcdServers, nodes: str = "abc", *flags: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        etcd: EtcdServers,
+        nodes: str = "abc",
+        *flags: str,
+        settings: Mapping[str, str] = QUICK,
+    ) -> None:
         self.etcd = etcd
         urls = ",".join(etcd.urls)
-        self.nodes = {node: NodeProcess(node, folder, urls, *flags) for node in nodes}
+        self.nodes = {
+            node: NodeProcess(node, folder, urls, *flags, settings=settings) for node in nodes
+        }
 
     @property
     def url(self) -> str:

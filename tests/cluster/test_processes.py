@@ -9,9 +9,13 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import pytest
+import redis.asyncio
 
 import fanlog
+from fanlog.security.dev_certificates import open_authority
+from fanlog.security.keys import make_key
 from tests.cluster.processes import ClusterProcesses
 from tests.cluster.workload import PATIENCE_SECONDS, Workload, while_working
 from tests.etcd_servers import EtcdServers, etcd_servers
@@ -120,3 +124,77 @@ async def test_a_single_nodes_folder_becomes_the_first_of_a_cluster(
             ):
                 values = [(await reader.next(PATIENCE_SECONDS)).text for _ in range(50)]
             assert values == [str(number) for number in range(50)]
+
+
+async def test_nodes_with_certificates_and_logins_replicate_and_let_clients_in_everywhere(
+    tmp_path: Path, etcd: EtcdServers
+) -> None:
+    authority = open_authority(tmp_path)
+    certificate, key = authority.issue("broker", ["localhost", "127.0.0.1"])
+    admin, admin_key = tmp_path / "admin.key", make_key()
+    admin.write_text(admin_key)
+    admin.chmod(0o600)
+    settings = tmp_path / "fanlog.toml"
+    settings.write_text(
+        f"""
+[tls]
+certificate_file = "{certificate}"
+private_key_file = "{key}"
+[security]
+auth = true
+admin_key_file = "{admin}"
+[cluster]
+key_file = "{admin}"
+tls_ca_file = "{authority.ca_file}"
+"""
+    )
+    flags = ("--config", str(settings))
+    with closing(ClusterProcesses(tmp_path, etcd, "abc", *flags)) as cluster:
+        cluster.start()
+        for node in cluster.nodes.values():
+            url = node.url.replace("fanlog:", "fanlogs:")
+            options = {"tls_ca_file": str(authority.ca_file), "wait_seconds": PATIENCE_SECONDS}
+            async with fanlog.connect(url, key=admin_key, **options) as client:
+                receipt = await client.publish("t", node.node)
+                async with client.subscribe("t", start="earliest") as reader:
+                    values = [
+                        (await reader.next(PATIENCE_SECONDS)).text
+                        for _ in range(receipt.offset + 1)
+                    ]
+            assert values == list("abc")[: receipt.offset + 1]
+            with pytest.raises(fanlog.errors.UnauthenticatedError):
+                await fanlog.connect(url, key="wrong", **options)
+
+
+async def test_redis_and_web_clients_may_come_to_any_node(cluster: ClusterProcesses) -> None:
+    for node in cluster.nodes.values():
+        async with fanlog.connect(node.url, wait_seconds=PATIENCE_SECONDS):
+            # The node has opened its ports.
+            pass
+    listeners = [redis.asyncio.Redis(port=node.redis_port) for node in cluster.nodes.values()]
+    subscribed = [listener.pubsub(ignore_subscribe_messages=True) for listener in listeners]
+    try:
+        for one in subscribed:
+            await one.subscribe("news")
+        for number, listener in enumerate(listeners):
+            await listener.publish("news", str(number))
+        for one in subscribed:
+            heard: list[bytes] = []
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(heard) < 3:
+                    message = await one.get_message(timeout=1.0)
+                    heard += [message["data"]] if message else []
+            assert sorted(heard) == [b"0", b"1", b"2"]
+    finally:
+        for one in (*subscribed, *listeners):
+            await one.aclose()
+    async with aiohttp.ClientSession() as session:
+        for node in cluster.nodes.values():
+            url = f"http://127.0.0.1:{node.http_port}/v1/topics/web/messages"
+            async with session.post(url, data=node.node.encode()) as answer:
+                assert answer.status == 200, await answer.text()
+    async with (
+        fanlog.connect(cluster.url) as client,
+        client.subscribe("web", start="earliest") as reader,
+    ):
+        assert [(await reader.next(PATIENCE_SECONDS)).text for _ in range(3)] == list("abc")
