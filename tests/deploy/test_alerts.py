@@ -194,6 +194,36 @@ CASES: dict[str, tuple[Series, Series]] = {
         {f'fanlog_denied_total{{{I},verb="publish"}}': "0+120x60"},
         {f'fanlog_denied_total{{{I},verb="publish"}}': "0+12x60"},
     ),
+    "FanlogClusterWaiting": (
+        {f'fanlog_cluster_role{{{I},role="waiting"}}': "1x60"},
+        {f'fanlog_cluster_role{{{I},role="waiting"}}': "0x60"},
+    ),
+    "FanlogClusterProblems": (
+        {f"fanlog_cluster_problems{{{I}}}": "1x60"},
+        {f"fanlog_cluster_problems{{{I}}}": "0x60"},
+    ),
+    "FanlogClusterReplicaMissing": (
+        {
+            f"fanlog_cluster_in_sync_nodes{{{I}}}": "2x60",
+            f"fanlog_cluster_replicas_wanted{{{I}}}": "3x60",
+        },
+        {
+            f"fanlog_cluster_in_sync_nodes{{{I}}}": "3x60",
+            f"fanlog_cluster_replicas_wanted{{{I}}}": "3x60",
+        },
+    ),
+    "FanlogClusterEtcdAway": (
+        {f"fanlog_cluster_etcd_reachable{{{I}}}": "0x60"},
+        {f"fanlog_cluster_etcd_reachable{{{I}}}": "1x60"},
+    ),
+    "FanlogClusterFlaps": (
+        {f"fanlog_cluster_epoch{{{I}}}": "0+1x60"},
+        {f"fanlog_cluster_epoch{{{I}}}": "7x60"},
+    ),
+    "FanlogFollowerBehind": (
+        {f'fanlog_cluster_follower_behind_bytes{{{I},node="c"}}': "200000000x60"},
+        {f'fanlog_cluster_follower_behind_bytes{{{I},node="c"}}': "5x60"},
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from msgspec import inspect
 from fanlog import identity, model
 from fanlog.config import BrokerOptions, ListenerOptions
 from fanlog.errors import BY_CODE
-from fanlog.format import accounts, messages, replication, traces
+from fanlog.format import accounts, cluster_view, messages, replication, traces
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.listeners.native import HANDLERS
@@ -73,6 +73,8 @@ OWN = [
     snapshot.GroupMetrics,
     snapshot.QueueMetrics,
     snapshot.ReaderMetrics,
+    cluster_view.ClusterStatus,
+    cluster_view.ClusterMember,
 ]
 
 

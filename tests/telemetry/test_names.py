@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import fanlog
+from fanlog.format.cluster_view import ClusterMember, ClusterStatus
 from fanlog.telemetry.prometheus import families, render
 from fanlog.telemetry.snapshot import OTHERS, Snapshot, TopicMetrics, WorkerMetrics
 
@@ -26,6 +27,19 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
     }
 
 
+CLUSTER = ClusterStatus(
+    cluster="orders",
+    epoch=3,
+    primary="a",
+    min_in_sync=2,
+    replicas_wanted=3,
+    nodes=[ClusterMember(node=name, role="in sync", alive=True, in_sync=True) for name in "ab"],
+    problems=[],
+    node="a",
+    role="primary",
+)
+
+
 async def snapshot_of(folder: Path) -> Snapshot:
     free = fanlog.Config(redis=fanlog.config.RedisOptions(port=0))
     async with fanlog.Broker(folder, free) as broker:
@@ -40,7 +54,9 @@ async def snapshot_of(folder: Path) -> Snapshot:
 
 async def test_the_document_lists_every_metric_with_its_type_and_labels(tmp_path: Path) -> None:
     shown: dict[str, tuple[str, frozenset[str]]] = {}
-    for family in families(await snapshot_of(tmp_path)):
+    alone = await snapshot_of(tmp_path)
+    assert not [one.name for one in families(alone) if "cluster" in one.name]
+    for family in families(msgspec.structs.replace(alone, cluster=CLUSTER)):
         kind = "gauge" if family.type == "info" else family.type
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = frozenset(name for sample in family.samples for name in sample.labels)

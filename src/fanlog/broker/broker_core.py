@@ -51,6 +51,7 @@ from fanlog.broker.messages.views import Renderer
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
 from fanlog.broker.ports import (
     Authority,
+    ClusterPort,
     Followers,
     Gate,
     LiveSettings,
@@ -124,6 +125,8 @@ class BrokerCore:
     settings: LiveSettings | None = None
     # The followers of a primary in a cluster; None for a broker of its own.
     followers: Followers | None = None
+    # The cluster that this process is a node of, if it is.
+    cluster: ClusterPort | None = None
     # Why clients can't be served yet; empty if they can.
     opening = ""
     # The processes that have the clients; None if this process has them.

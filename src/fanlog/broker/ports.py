@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
+from fanlog.format.cluster_view import ClusterStatus, MovePreview
 from fanlog.format.messages import ConnectionPage, ConnectionsRequest, Joined, Notice
 from fanlog.format.replication import Applied, Follow, Followed, ReplicaEnds
 from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
@@ -167,6 +168,17 @@ class WorkerProcesses(Protocol):
         self, wanted: ConnectionsRequest, here: ConnectionPage
     ) -> ConnectionPage:
         """Lists or closes their connections. `here` are those of this process."""
+        ...
+
+
+class ClusterPort(Protocol):
+    """The cluster that this process is a node of; `cluster/` has the implementation."""
+
+    def status(self) -> ClusterStatus: ...
+
+    async def move(self, node: str, *, dry_run: bool) -> MovePreview:
+        """Asks for a switch-over to a node; `dry_run` only says what it means. Raises
+        InvalidArgumentError if there is no such node, UnavailableError if it can't be now."""
         ...
 
 

@@ -21,7 +21,9 @@ from fanlog.cluster.forced_reign import forced_reign
 from fanlog.cluster.records import ClusterKeys, NodeRecord, ShardRecord, encode, node_of, nodes_of
 from fanlog.cluster.requests import request_key, requests_in
 from fanlog.cluster.snapshot import ClusterSnapshot, cluster_of
+from fanlog.cluster.status import describe_cluster
 from fanlog.errors import FanlogError, InvalidArgumentError, UnavailableError
+from fanlog.format.cluster_view import ClusterStatus
 
 if TYPE_CHECKING:
     from fanlog.cluster.requests import OperatorRequest
@@ -50,32 +52,6 @@ EtcdUrls = Annotated[
     ),
 ]
 NodeId = Annotated[str, typer.Argument(help="The id of the node.", metavar="NODE")]
-
-
-class ClusterMember(msgspec.Struct, frozen=True):
-    """A node as `status` shows it."""
-
-    node: str
-    role: str
-    alive: bool
-    in_sync: bool
-    incarnation: str = ""
-    address: str = ""
-    zone: str = ""
-    release: str = ""
-    remark: str = ""
-
-
-class ClusterStatus(msgspec.Struct, frozen=True):
-    """A cluster as etcd knows it."""
-
-    cluster: str
-    epoch: int
-    primary: str
-    min_in_sync: int
-    replicas_wanted: int
-    nodes: list[ClusterMember]
-    problems: list[str]
 
 
 class _Found(NamedTuple):
@@ -172,7 +148,7 @@ def status(
             ("   epoch ", "dim"),
             str(shown.epoch),
             ("   in sync ", "dim"),
-            f"{sum(one.in_sync for one in shown.nodes)} (at least {shown.min_in_sync})",
+            f"{shown.in_sync} (at least {shown.min_in_sync})",
         )
     )
     table = new_table("NODE", "ROLE", "STATE", "ADDRESS", "ZONE", "RELEASE", "REMARK")
@@ -194,73 +170,7 @@ def status(
 
 def describe(found: _Found) -> ClusterStatus:
     """What etcd says, for people."""
-    record = found.record
-    in_sync = nodes_of(record.in_sync)
-    names = sorted({*record.replicas, *in_sync, *(one.node for one in found.cluster.nodes)})
-    asked = {request.node: request.what for request in found.requests}
-    members: list[ClusterMember] = []
-    for name in names:
-        alive = found.member(name)
-        incarnation = alive.incarnation if alive else ""
-        role = (
-            "primary"
-            if node_of(record.primary) == name
-            else "in sync"
-            if name in in_sync
-            else "replica"
-            if name in record.replicas
-            else "spare"
-        )
-        remarks = [f"{asked[name]} asked for"] if name in asked else []
-        if alive is not None and alive.problem:
-            remarks.append(alive.problem)
-        if alive is not None and alive.unfit:
-            remarks.append(alive.unfit)
-        if alive is not None and name in in_sync and incarnation not in record.in_sync:
-            remarks.append("started again without its place; it is catching up")
-        members.append(
-            ClusterMember(
-                node=name,
-                role=role,
-                alive=alive is not None,
-                in_sync=name in in_sync,
-                incarnation=incarnation,
-                address=alive.address if alive else "",
-                zone=alive.zone if alive else "",
-                release=alive.release if alive else "",
-                remark="; ".join(remarks),
-            )
-        )
-    return ClusterStatus(
-        found.name,
-        record.epoch,
-        node_of(record.primary),
-        record.min_in_sync,
-        record.replicas_wanted,
-        members,
-        _problems(found),
-    )
-
-
-def _problems(found: _Found) -> list[str]:
-    record = found.record
-    problems: list[str] = []
-    if found.cluster.node(record.primary) is None:
-        able = [one for one in record.in_sync if found.cluster.node(one) is not None]
-        if able:
-            problems.append(f"The primary {record.primary} is missing. {able[0]} may take over.")
-        else:
-            problems.append(
-                "No node that may become the primary is alive. Start "
-                f"{', '.join(sorted(nodes_of(record.in_sync)))} again. If they are lost for good: "
-                "fanlog cluster promote NODE --accept-loss"
-            )
-    count = len(nodes_of(record.in_sync))
-    if count < record.min_in_sync:
-        problems.append(
-            f"{count} of {record.min_in_sync} nodes are in sync: nothing is stored until more are."
-        )
-    return problems
+    return describe_cluster(found.name, found.cluster, found.requests)
 
 
 # Changing

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fanlog.broker.ports import ClusterPort
 from fanlog.client.address import parse_url
 from fanlog.client.credentials import get_login
 from fanlog.client.link import tcp_dial
@@ -72,6 +73,8 @@ class FollowerRole:
         self._looking: asyncio.Task[None] | None = None
         self._with_front = front
         self._front: ClusterFront | None = None
+        # What its own clients are told about the cluster.
+        self.shown_to_clients: ClusterPort | None = None
         # Committed positions, and the epoch, as the primary says them.
         self.heard: Replicated | None = None
         self.epoch_heard = 0
@@ -113,7 +116,9 @@ class FollowerRole:
         self._target, self._epoch = node, epoch
         self._following = asyncio.create_task(self._keep_following(node))
         if self._with_front:
-            self._front = ClusterFront(node.address, self._config, self._options)
+            self._front = ClusterFront(
+                node.address, self._config, self._options, self.shown_to_clients
+            )
 
     async def _keep_following(self, node: NodeRecord) -> None:
         address = parse_url(node.address)

@@ -8,6 +8,7 @@ import logging
 
 import msgspec
 
+from fanlog.broker.ports import ClusterPort
 from fanlog.config import ClientOptions, ClusterOptions, Config
 from fanlog.edge.node import CLIENT, FanlogEdge
 from fanlog.errors import FanlogError
@@ -36,7 +37,9 @@ class ClusterFront:
     """An edge of one primary, until `close`. It comes as soon as the primary serves clients, and
     waits as long as the primary is away."""
 
-    def __init__(self, url: str, config: Config, options: ClientOptions) -> None:
+    def __init__(
+        self, url: str, config: Config, options: ClientOptions, cluster: ClusterPort | None = None
+    ) -> None:
         self._url = url
         # The edge has no data, and no accounts: those are the primary's.
         self._config = _for_edge(config)

@@ -33,8 +33,9 @@ from fanlog.cluster.records import (
     new_incarnation,
     node_of,
 )
-from fanlog.cluster.requests import OperatorRequest, requests_in
+from fanlog.cluster.requests import OperatorRequest, request_key, requests_in
 from fanlog.cluster.snapshot import Absences, ClusterSnapshot, Newest, cluster_of
+from fanlog.cluster.status import describe_cluster, preview_move, with_progress
 from fanlog.cluster.steps import (
     CreateRecord,
     FollowerStep,
@@ -65,6 +66,7 @@ from fanlog.errors import (
     StorageError,
     UnavailableError,
 )
+from fanlog.format.cluster_view import ClusterStatus, MovePreview
 from fanlog.log.faults import write_error
 from fanlog.release import VERSION
 
@@ -128,6 +130,7 @@ class ClusterNode:
         self._draining = ""
         # Why the mark could not be written; empty: it could.
         self._mark_fault = ""
+        self._reigns = 0
         self._stopping = False
         self._wake = asyncio.Event()
         # It is not the primary any more.
@@ -347,6 +350,35 @@ class ClusterNode:
             case _:
                 return ""
 
+    # For people: the broker's `ClusterPort`
+
+    def status(self) -> ClusterStatus:
+        snapshot = self._newest.snapshot or ClusterSnapshot(etcd="")
+        role = "follower" if self.follower is not None and self.follower.target else "waiting"
+        status = replace(
+            describe_cluster(self._config.cluster.name, snapshot, self._requests),
+            node=self.node_id,
+            role=role if self.primary is None else "primary",
+            etcd_reachable=self._reachable,
+            reigns=self._reigns,
+        )
+        if self.problem and self.problem not in status.problems:
+            status.problems.append(self.problem)
+        return status if self.primary is None else with_progress(status, self.primary.reign)
+
+    async def move(self, node: str, *, dry_run: bool) -> MovePreview:
+        preview = preview_move(self.status(), node)
+        if dry_run:
+            return preview
+        if not preview.possible:
+            raise UnavailableError(preview.reason)
+        key = request_key(self._keys, "move", node)
+        current = next((one.stored for one in self._requests if one.stored.key == key), None)
+        outcome = await self._coordination.swap(key, current, node.encode())
+        if not isinstance(outcome, Swapped):
+            raise UnavailableError("etcd did not take the request. Try again.")
+        return replace(preview, asked=True)
+
     async def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
@@ -438,6 +470,7 @@ class ClusterNode:
                 whole=lambda: self._set_state(Folder.WHOLE),
                 front=self._with_front,
             )
+            self.follower.shown_to_clients = self
             self.follower.open()
 
     async def _follow_primary(
@@ -483,7 +516,9 @@ class ClusterNode:
         )
         role.on_serving = lambda _: self.on_role(self)
         self.primary = role
+        self._reigns += 1
         role.open()
+        role.node.core.cluster = self
 
     async def _close_primary(self, *, at_once: bool) -> None:
         role, self.primary = self.primary, None

@@ -19,11 +19,14 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from fanlog.format.cluster_view import ClusterStatus
 from fanlog.telemetry.histograms import HistogramData
 from fanlog.telemetry.snapshot import Snapshot, WorkerMetrics
 
 # States of `fanlog_state`: one of them is 1.
 STATES = ("ok", "degraded", "failing", "draining")
+# Roles of `fanlog_cluster_role`.
+ROLES = ("primary", "follower", "waiting")
 
 
 def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
@@ -58,6 +61,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _topics(snapshot)
     yield from _groups(snapshot)
     yield from _queues(snapshot)
+    if snapshot.cluster is not None:
+        yield from _cluster(snapshot.cluster)
     yield from _process(snapshot)
     if snapshot.workers:
         yield from _workers(snapshot.workers)
@@ -354,6 +359,60 @@ def _workers(workers: tuple[WorkerMetrics, ...]) -> Iterator[Metric]:
         "Memory of the worker's process.",
         "worker",
         each("resident_bytes"),
+    )
+
+
+def _cluster(cluster: ClusterStatus) -> Iterator[Metric]:
+    yield _gauges(
+        "fanlog_cluster_role",
+        "1 for the role that the node has.",
+        "role",
+        [(role, float(role == cluster.role)) for role in ROLES],
+    )
+    yield _gauge("fanlog_cluster_epoch", "Epoch of the reign.", cluster.epoch)
+    yield _counter("fanlog_cluster_reigns", "Reigns of this process.", cluster.reigns)
+    yield _gauge("fanlog_cluster_in_sync_nodes", "Nodes in sync.", cluster.in_sync)
+    yield _gauge(
+        "fanlog_cluster_min_in_sync_nodes",
+        "With fewer nodes in sync nothing is stored.",
+        cluster.min_in_sync,
+    )
+    yield _gauge(
+        "fanlog_cluster_replicas_wanted", "Nodes that should be in sync.", cluster.replicas_wanted
+    )
+    yield _gauge(
+        "fanlog_cluster_etcd_reachable", "1 if etcd answers.", float(cluster.etcd_reachable)
+    )
+    yield _gauge("fanlog_cluster_problems", "Problems of the cluster.", len(cluster.problems))
+    yield _gauge(
+        "fanlog_cluster_uncommitted_turns",
+        "Turns that not every node in sync has synced.",
+        cluster.position - cluster.synced,
+    )
+    yield _gauge(
+        "fanlog_cluster_uncommitted_bytes",
+        "Bytes that wait until they are committed.",
+        cluster.uncommitted_bytes,
+    )
+    followers = [one for one in cluster.nodes if one.node != cluster.primary]
+    known = followers if cluster.role == "primary" else []
+    yield _gauges(
+        "fanlog_cluster_follower_level",
+        "1 if everything has been sent to a follower.",
+        "node",
+        [(one.node, float(one.level)) for one in known],
+    )
+    yield _gauges(
+        "fanlog_cluster_follower_behind_turns",
+        "Turns that a follower has not synced.",
+        "node",
+        [(one.node, one.behind_positions) for one in known],
+    )
+    yield _gauges(
+        "fanlog_cluster_follower_behind_bytes",
+        "Bytes that a follower has not got.",
+        "node",
+        [(one.node, one.behind_bytes) for one in known],
     )
 
 

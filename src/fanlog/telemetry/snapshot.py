@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fanlog.format.cluster_view import ClusterStatus
 from fanlog.telemetry.histograms import HistogramData
 from fanlog.telemetry.process import ProcessMetrics
 
@@ -155,7 +156,8 @@ class NamedMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A process at one moment. `time` is Unix time in seconds. The topics, groups, queues and
-    readers are as they were `scan_age_seconds` before: to look at all of them takes a while."""
+    readers are as they were `scan_age_seconds` before: to look at all of them takes a while.
+    `cluster` is None for a broker of its own."""
 
     time: float
     release: str
@@ -177,3 +179,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[ReaderMetrics, ...] = ()
     workers: tuple[WorkerMetrics, ...] = ()
     problems: tuple[str, ...] = ()
+    cluster: ClusterStatus | None = None

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from fanlog.cluster.records import ClusterKeys
 from fanlog.config import Config, ListenerOptions
+from fanlog.errors import InvalidArgumentError, UnavailableError
 from fanlog.identity import Role
 from fanlog.release import VERSION
+from tests.cluster.three_nodes import three_nodes, until
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.guarded import guarded
 
@@ -46,3 +51,58 @@ async def test_the_folder_is_for_admins_and_strangers_get_nothing() -> None:
         nobody = site.key("nobody", subscribe=("a",))
         assert (await site.ask("GET", "/v1/cluster", key=nobody))[0] == 403
         assert (await site.ask("GET", "/v1/cluster"))[0] == 401
+
+
+async def test_a_broker_of_its_own_has_nothing_to_move(serving: Serving) -> None:
+    async with serving() as site:
+        async with site.http.get("/v1/cluster") as answer:
+            assert (await answer.json())["cluster"] is None
+        async with site.http.post("/v1/cluster/move", json={"node": "b"}) as answer:
+            assert answer.status == 400
+            assert "not a node of a cluster" in await answer.text()
+
+
+async def test_only_admins_move_the_primary() -> None:
+    async with guarded() as site:
+        observer = site.key("watch", Role.OBSERVER)
+        asked = await site.ask("POST", "/v1/cluster/move", body={"node": "b"}, key=observer)
+        assert asked[0] == 403
+
+
+async def test_the_primary_knows_how_far_its_followers_are_and_hands_over(tmp_path: Path) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b", "c")
+        first = await cluster.whole()
+        async with await cluster.connect(first) as client:
+            await client.create_topic("t", durability="fsync")
+            await client.publish("t", b"x")
+        role = cluster.nodes[first].primary
+        assert role is not None
+        port = role.node.core.cluster
+        assert port is not None
+        await until(lambda: all(not one.behind_positions for one in port.status().nodes))
+        status = port.status()
+        assert (status.node, status.role, status.primary) == (first, "primary", first)
+        assert status.position == status.synced == status.committed > 0
+        assert (status.in_sync, status.problems, status.reigns) == (3, [], 1)
+        assert [one.level for one in status.nodes if one.node != first] == [True, True]
+        snapshot = await role.node.core.metrics.snapshot()
+        assert snapshot.cluster is not None
+        assert snapshot.cluster.epoch == status.epoch
+
+        to = next(node for node in "abc" if node != first)
+        preview = await port.move(to, dry_run=True)
+        assert (preview.possible, preview.level, preview.asked) == (True, True, False)
+        refused = await port.move(first, dry_run=True)
+        assert (refused.possible, refused.reason) == (False, f"{first} is the primary already.")
+        with pytest.raises(UnavailableError, match="already"):
+            await port.move(first, dry_run=False)
+        with pytest.raises(InvalidArgumentError, match="has no node 'x'"):
+            await port.move("x", dry_run=True)
+        assert cluster.primary() == first
+
+        assert (await port.move(to, dry_run=False)).asked
+        await until(lambda: cluster.primary() == to)
+        await until(lambda: cluster.etcd.get(f"{ClusterKeys('test').prefix}requests/move") is None)
+        await until(lambda: cluster.nodes[first].status().role == "follower")
+        assert cluster.nodes[first].status().epoch > status.epoch

@@ -182,6 +182,7 @@ class Metrics:
             readers=self._scan.readers,
             workers=() if broker.workers is None else broker.workers.metrics(),
             problems=status.problems,
+            cluster=None if broker.cluster is None else broker.cluster.status(),
         )
 
     async def _look_if_due(self, *, rest_us: int) -> None:

@@ -14,7 +14,7 @@ from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.turns import Turns
-from fanlog.broker.ports import WorkerProcesses
+from fanlog.broker.ports import ClusterPort, WorkerProcesses
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
@@ -76,6 +76,8 @@ class ObservedBroker(Threads, Protocol):
     def epoch(self) -> int: ...
     @property
     def folder(self) -> str | None: ...
+    @property
+    def cluster(self) -> ClusterPort | None: ...
     @property
     def in_memory(self) -> bool: ...
     @property

@@ -1,5 +1,4 @@
-"""The nodes of the cluster. There is one: the process that answers. The answer is a list, so that
-more can come."""
+"""The process that answers, and the cluster that it is a node of, if it is one."""
 
 from __future__ import annotations
 
@@ -11,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from fanlog.errors import ForbiddenError, NotSupportedError
+from fanlog.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    NotSupportedError,
+    UnavailableError,
+)
+from fanlog.format.cluster_view import ClusterStatus, MovePreview
 from fanlog.identity import Verb
 from fanlog.listeners.web.login_watch import time_text
 from fanlog.listeners.web.routes import Call, Nothing, Route
@@ -38,7 +43,9 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="An id of the process, new with each start.")]
     name: Annotated[str, Meta(description="The name of the machine.")]
-    role: Annotated[str, Meta(description="single: there is no other node.")]
+    role: Annotated[
+        str, Meta(description="single: there is no other node. Else primary, follower or waiting.")
+    ]
     state: Annotated[str, Meta(description="ok, degraded, failing or draining.")]
     problems: Annotated[int, Meta(description="`GET /v1/status` names them.")]
     version: str
@@ -66,12 +73,22 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes, and the edges in front of them."""
+    """The node that answers, the edges in front of it, and its cluster."""
 
-    nodes: list[NodeCard]
+    nodes: Annotated[list[NodeCard], Meta(description="The one that answers.")]
     edges: Annotated[
         list[str], Meta(description="Ids of other processes with web listeners on this bus.")
     ]
+    cluster: Annotated[ClusterStatus | None, Meta(description="Null for a broker of its own.")] = (
+        None
+    )
+
+
+class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch-over."""
+
+    node: Annotated[str, Meta(description="The node that shall be the primary.", max_length=64)]
+    dry_run: Annotated[bool, Meta(description="Only say what it means.")] = False
 
 
 _measured: SharedAnswers[ProcessMetrics] = SharedAnswers()
@@ -102,14 +119,17 @@ def _listeners(broker: BrokerCore) -> list[ListenerCard]:
 
 
 async def describe_cluster(call: Call[Nothing, Any]) -> ClusterAnswer:
-    broker = call.broker
+    core = call.bus.core
+    # A follower answers for itself, although it passes most requests on.
+    broker = call.broker if core.cluster is None else core
+    cluster = None if broker.cluster is None else broker.cluster.status()
     measured = await _measured.get(broker, lambda: _measure(broker))
     status = broker.status()
     uptime_us = int(status.uptime_seconds * 1_000_000)
     node = NodeCard(
         id=call.bus.process,
         name=socket.gethostname(),
-        role="single",
+        role="single" if cluster is None else cluster.role,
         state=status.state,
         problems=len(status.problems),
         version=VERSION,
@@ -134,7 +154,16 @@ async def describe_cluster(call: Call[Nothing, Any]) -> ClusterAnswer:
         folder=(broker.folder or "") if call.permit.may(Verb.ADMIN, "") else "",
     )
     edges = [name for name in call.listener.presence.roster.names() if name != call.bus.process]
-    return ClusterAnswer(nodes=[node], edges=edges)
+    return ClusterAnswer(nodes=[node], edges=edges, cluster=cluster)
+
+
+async def move_primary(call: Call[Nothing, MoveRequest]) -> MovePreview:
+    cluster = call.bus.core.cluster
+    if cluster is None:
+        raise InvalidArgumentError(
+            "This broker is not a node of a cluster: it has no primary to move (docs/cluster.md)."
+        )
+    return await cluster.move(call.body.node, dry_run=call.body.dry_run)
 
 
 ROUTES = [
@@ -147,5 +176,21 @@ ROUTES = [
         answer=ClusterAnswer,
         errors=(ForbiddenError, NotSupportedError),
         verb=Verb.DESCRIBE,
+    ),
+    Route(
+        "POST",
+        "/v1/cluster/move",
+        move_primary,
+        "Make another node the primary",
+        "status",
+        description="The answer comes at once: the primary brings the node level, and hands over. "
+        "`GET /v1/cluster` shows when it has. With `dry_run` nothing happens.",
+        body=MoveRequest,
+        answer=MovePreview,
+        example={"node": "b", "dry_run": True},
+        errors=(InvalidArgumentError, ForbiddenError, UnavailableError),
+        verb=Verb.ADMIN,
+        action="cluster.move",
+        detail=lambda call: call.body.node + (" (dry run)" if call.body.dry_run else ""),
     ),
 ]
