@@ -1,5 +1,6 @@
 """The settings for security and observability: TLS, logins, the audit log, metrics and traces. They
-never contain a secret, only the names of files with secrets."""
+never contain a secret, only the names of files with secrets. It is long because each setting is
+written out with its range and its reason."""
 
 from __future__ import annotations
 

@@ -75,6 +75,9 @@ FanlogError
 ├── MessagesLostError      a gap in a subscription: these offsets will not come
 ├── ConfigError
 └── UnsupportedSystemError  this operating system can't do it
+
+The module is long because the whole tree belongs in one file: a reader compares errors with each
+other.
 """
 
 from __future__ import annotations

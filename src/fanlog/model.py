@@ -1,4 +1,5 @@
-"""The small frozen types that every layer speaks in. They hold no behaviour and touch nothing."""
+"""The small frozen types that every layer speaks in. They hold no behaviour and touch nothing. It
+is long because it is a list of types, with what their fields mean."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Composes a running broker: the log store, the broker, its runtime, and the listeners if there is
-a network."""
+a network. It is long because what is started here, one part after the other, is also stopped here
+in the other order."""
 
 from __future__ import annotations
 

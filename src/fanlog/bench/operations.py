@@ -3,6 +3,8 @@ grows with what the broker holds.
 
 Law: an operation's preparation is not measured. Both run in the load process, speak the native
 protocol, and leave nothing behind that a later operation would notice.
+
+It is long because operations prepare for each other: their order is part of what is measured.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Law: a picture is made from a report alone, shows its units, and gives a system the same colour
 everywhere. matplotlib is optional and slow to import, so it is imported when the first is drawn.
+
+It is long because each report has a picture of its own, and the colours and units are the same
+in all.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Law: a report is complete in itself and survives JSON unchanged, so that tables and plots are made
 from the same thing, now or later. The field `benchmark` says which report a file holds.
+
+It is long because it is a list: each benchmark has a row and a report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Tables and progress bars for the terminal, made with Rich from a report and nothing else.
 
 Law: a table shows what the report has; a ratio is made here from two of its rows.
+
+It is long because each report has a table of its own.
 """
 
 from __future__ import annotations

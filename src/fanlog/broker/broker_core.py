@@ -1,5 +1,6 @@
 """The broker: answers the requests of listeners from the catalog, the logs and the cursors. It
-decides; bytes move in `intake`, `turns` and `fanout`."""
+decides; bytes move in `intake`, `turns` and `fanout`. It is long because it is the one interface of
+the broker to listeners: most methods check a request and pass it on."""
 
 from __future__ import annotations
 
@@ -117,7 +118,9 @@ def log_fault(fault: FanlogError | None) -> None:
 
 
 class BrokerCore:
-    """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
+    """The core without a network. `node.py` builds it, listeners and the embedded API use it. It
+    has many fields, because it owns one of each part: what a part needs of another, it is handed
+    here."""
 
     # Keys and users; None without logins.
     accounts: BrokerAccounts | None = None

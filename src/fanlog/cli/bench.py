@@ -1,4 +1,5 @@
-"""`fanlog bench ...`: thin wrappers over `fanlog.bench`, which is imported only when one runs."""
+"""`fanlog bench ...`: thin wrappers over `fanlog.bench`, which is imported only when one runs. It
+is long because the options of each benchmark are the signature of its command."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`fanlog cluster ...`: look at a cluster, and say who shall do what. All of it goes through etcd,
-so that it works while no node serves anybody."""
+"""`fanlog cluster ...`: look at a cluster, and say who shall do what. All of it goes through
+etcd, so that it works while no node serves anybody. It is long because the options of each
+command are its signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`fanlog topic ...`: create, list, describe, alter, grow, truncate, compact and delete topics."""
+"""`fanlog topic ...`: create, list, describe, alter, grow, truncate, compact and delete topics. It
+is long because the options of each command are its signature."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The asyncio shell of `ClientCore`: it dials, feeds the core, writes what the core gives, waits,
-and comes back after a loss. What is done with the events is the client's; see `SessionHooks`."""
+and comes back after a loss. What is done with the events is the client's; see `SessionHooks`. It is
+long because dialling, waiting and coming back share the state of one connection."""
 
 from __future__ import annotations
 

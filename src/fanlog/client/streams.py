@@ -4,6 +4,9 @@ own, which expires; see `format/streams.py`.
 
 Law: a reader never waits for ever, and never takes an incomplete text for a complete one. It ends
 when the writer says so, or raises.
+
+It is long because it is public API with its docstrings, and the writer and the reader are two sides
+of one rule.
 """
 
 from __future__ import annotations

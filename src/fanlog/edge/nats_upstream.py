@@ -4,6 +4,8 @@ Where a stream of JetStream covers the subject, the stream's sequence is the pos
 the offset `sequence - 1`, and the offsets between belong to other subjects. Readers recover on any
 edge. Elsewhere there is only what comes now: each edge numbers it by itself, and a reader that was
 away, or comes from another edge, gets an explicit gap.
+
+It is long because a topic is followed in two ways: as a stream of JetStream, or as a plain subject.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ keeps its messages: see `redis_scripts.py`.
 Law: offsets are dense and the same on every edge, because one script gives them out. What an
 application publishes by itself on a channel is taken in by the first edge that hears it. All edges
 hear the same order, so that they agree on what they heard.
+
+It is long because channels and streams of one Redis are put into one order here.
 """
 
 from __future__ import annotations

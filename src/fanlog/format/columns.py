@@ -17,6 +17,8 @@ exists only under the flags VALUE_NULLS and KEY_NULLS. The headers are Arrow's
 
 A sparse batch is what compaction leaves of one: it covers `span` offsets from its base offset on,
 and record i has the offset base + delta[i]. All others have the records' count for a span.
+
+It is long because writing and reading of one layout stay side by side.
 """
 
 from __future__ import annotations

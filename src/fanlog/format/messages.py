@@ -1,5 +1,6 @@
 """What the native protocol's frames say, as MessagePack maps of these structs. Fields may be
-added with a default; a reader ignores what it does not know."""
+added with a default; a reader ignores what it does not know. It is long because it is a list: each
+message of the protocol is a struct."""
 
 from __future__ import annotations
 

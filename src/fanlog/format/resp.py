@@ -4,6 +4,8 @@ A command is an array of bulk strings, or a line of words (inline). Two parsers 
 one walks byte by byte as Redis does and knows every error; it reads what is cut, large or odd. A
 pipeline of whole commands goes through hiredis in one call, as one array around all of them; what
 comes out is checked to be nothing but bulk strings, or else the exact parser reads it again.
+
+It is long because both parsers are here: the fast one hands over to the exact one.
 """
 
 from __future__ import annotations

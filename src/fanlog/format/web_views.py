@@ -10,6 +10,8 @@
 
 A view is of one topic, and belongs to all subscriptions with the same target and filter. Its output
 depends on nothing but the batches, so that every process renders the same positions.
+
+It is long because the kinds of views share how records are cut and where positions go.
 """
 
 from __future__ import annotations

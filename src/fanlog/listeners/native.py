@@ -1,5 +1,7 @@
-"""The server side of the native protocol: frames in, calls to the broker, frames out. No I/O: the
-same session serves a socket and the embedded API."""
+"""The server side of the native protocol: frames in, calls to the broker, frames out. No I/O:
+the same session serves a socket and the embedded API. It is long because the hot path
+(publishing, acks, credit) and the answers that wait for the disk share the state of one
+connection; other requests are in modules of their own."""
 
 from __future__ import annotations
 
@@ -95,7 +97,8 @@ FrameHandler = Callable[["NativeSession", int, int, memoryview], None]
 
 
 class NativeSession:
-    """One peer of the native protocol."""
+    """One peer of the native protocol. It has many fields, because a peer may publish, read, take
+    jobs and stage at once, and each frame looks at several of them."""
 
     def __init__(
         self,

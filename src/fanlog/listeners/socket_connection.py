@@ -3,6 +3,8 @@
 Reading: the bytes of one `recv` go to the session at once. Writing: straight into the socket. Only
 when the socket is full are bytes kept: the rest of one shared piece, and the few answers after it.
 During that time the connection is `blocked`, and nothing else is sent to it.
+
+It is long because reading and writing pause each other: who does not take answers is not read from.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ class SocketConnectionHost(Protocol):
 
 
 class SocketConnection:
-    """One socket: the broker's `Outlet`, and the session's way out."""
+    """One socket: the broker's `Outlet`, and the session's way out. It has many fields, because
+    both directions of a socket look at each other, and an object for each would cost every
+    connection memory."""
 
     __slots__ = (
         "__weakref__",

@@ -3,6 +3,9 @@
 The list of segments is a tuple that is replaced, never changed: a reader in another thread works
 on the one it took. A write either happens or leaves everything as it was. `OSError` goes up as
 it is; `partition.py` makes an error with a sentence of it.
+
+It is long because rolling, deletion, cutting and compaction all replace the same list of
+segments.
 """
 
 from __future__ import annotations
@@ -97,7 +100,8 @@ class LogResources:
 
 
 class DiskLog:
-    """The segments of one partition, and the position of the next piece."""
+    """The segments of one partition, and the position of the next piece. It has many fields,
+    because the active segment is open here, so that an append takes no further object."""
 
     __slots__ = (
         "allocated",

@@ -3,6 +3,8 @@
 `append`, `retain`, `close` and `delete` belong to the broker's loop thread; `read` and
 `offset_at` block and may run in any other thread meanwhile. The log sees pieces, never records;
 only compaction does.
+
+It is long because tail and disk are one log to everybody else: every operation is on both.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@
 `<data>/topics/<number>-<name>/topic.json` with a folder for each partition that was written to.
 Topics in memory have no files at all. Everything here belongs to the broker's loop thread; files
 are removed in others.
+
+It is long because a topic is created, changed and deleted in steps that a start has to
+recognize.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ def raise_fault(fault: FanlogError | None) -> None:
 
 
 class LogStore:
-    """Opens, creates, changes and deletes topics' logs."""
+    """Opens, creates, changes and deletes topics' logs. It has many fields, because everything that
+    logs share is owned here: folder, epochs, journal, numbers and removals."""
 
     def __init__(
         self,

@@ -3,6 +3,9 @@ effect everywhere, and the operator gets an answer.
 
 Taking away is the exception: it takes effect at once, also if the disk is full. Then the answer
 says that it is not stored.
+
+It is long because each change of a key or a user is checked, written, applied and answered in
+one method.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The broker chooses the assignment (`assignment.py`) and moves as few partitions as possible
 (`balance.py`). A member is a subscription with the group's cursors: there is no work per message. A
 member that loses its connection keeps its partitions until its session ends.
+
+It is long because a join, a leave, a lost connection and a topic that grows all end in the same
+moves of partitions.
 """
 
 from __future__ import annotations

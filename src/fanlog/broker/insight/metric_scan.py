@@ -3,6 +3,8 @@ others come to together.
 
 A counter of the others only grows, or whoever computes rates would see a reset each time a topic
 is named or not named any more. So it takes in what topics grew by while they were not named.
+
+It is long because topics, groups and queues are ranked and summed up alike, in one walk.
 """
 
 from __future__ import annotations

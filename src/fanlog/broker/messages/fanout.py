@@ -4,6 +4,9 @@ way back to live for cursors that fell behind.
 Each reader gets one `send` of shared memory per piece. A reader whose socket is full leaves the
 pass and costs nothing until it is writable again. It then reads the missed pieces from the tail or
 from disk, by offset.
+
+It is long because the pass over live cursors and the way back to live hand cursors to each
+other, within a turn.
 """
 
 from __future__ import annotations

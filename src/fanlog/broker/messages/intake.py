@@ -6,6 +6,9 @@ unpacking (`batch_sizes.py`). It decodes only batches for compacted topics (`che
 that names the sampled records of the next batch is noted on the way (`sampled_batches.py`), so that
 one call takes a whole read. Batches are collected per partition for the turn; `Turns` puts them
 into the log together.
+
+It is long because one call takes a whole read: calls between the checks would be paid for each
+batch.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A topic partition has one table for all of them. It is a reader of the log like 
 fills it from the first record on, and keeps it up as messages are published, as long as somebody
 uses it. A reader is sent the table as it is at an offset, and its own cursor continues exactly
 there. The snapshot is rendered once for an offset and a view.
+
+It is long because the table, its updates and its readers have to agree on one offset.
 """
 
 from __future__ import annotations

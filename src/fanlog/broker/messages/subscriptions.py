@@ -2,6 +2,9 @@
 
 Every subscription is registered under its name or pattern, so that it joins a topic that appears
 later, or again, or that grows.
+
+It is long because a subscription may meet a topic when it begins, or when the topic appears, grows
+or comes back: all of these join in the same way.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ A process that is not heard of for a while is dropped with its people.
 
 What grows with the number of connections is done in steps of about a millisecond: `step` does one,
 and says whether there are more.
+
+It is long because a version, its changes and the answers about it are one state machine.
 """
 
 from __future__ import annotations

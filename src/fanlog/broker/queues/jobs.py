@@ -1,5 +1,6 @@
 """The state of the jobs in one partition of a queue: leased, done, failed, released, forgotten.
-Pure state: time is an argument, and the caller does the rest."""
+Pure state: time is an argument, and the caller does the rest. It is long because every outcome
+changes the same ranges, which have to stay disjoint."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A lease of one job costs as much as a lease of a thousand: the broker reads a batch's header, and
 sends the batch unchanged.
+
+It is long because leases, outcomes, limits and workers that leave all decide who gets the next
+job.
 """
 
 from __future__ import annotations
@@ -177,8 +180,9 @@ class QueueWorker:
 
 
 class Queue:
-    """`partitions` has its partitions by topic number and index; `born` is the number of the
-    newest topic when it began."""
+    """`partitions` has its partitions by topic number and index; `born` is the number of the newest
+    topic when it began. It has many fields, because leases, limits, order and counters all belong
+    to the queue and not to a partition."""
 
     def __init__(self, host: QueueHost, name: str, settings: QueueSettings, born: int) -> None:
         self._host = host

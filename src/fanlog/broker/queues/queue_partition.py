@@ -1,5 +1,6 @@
 """A queue's state for one partition: its jobs, and the batches that have them. It finds the next
-jobs to hand out; the queue chooses the worker."""
+jobs to hand out; the queue chooses the worker. It is long because jobs are looked for in memory, on
+disk and by priority, and all of it must agree on what is out."""
 
 from __future__ import annotations
 

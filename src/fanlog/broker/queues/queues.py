@@ -1,5 +1,7 @@
 """All queues: their workers and topics, and the effects of time, topics and jobs. A queue is a
-second kind of group: each message goes to one free worker, whatever the partition."""
+second kind of group: each message goes to one free worker, whatever the partition. It is long
+because everything from outside, be it a worker, a topic, time or an operator, comes to queues
+here."""
 
 from __future__ import annotations
 

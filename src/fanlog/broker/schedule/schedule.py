@@ -2,6 +2,8 @@
 
 They are records of the broker's own topic `_fanlog.scheduled` (`fanlog.format.schedules`). This is
 a reader of that topic, which remembers numbers only, and moves what is due to where it belongs.
+
+It is long because a message falls due, is moved and is cancelled by the same numbers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ A position can be promised before it is committed: a transaction does so. When t
 durable readers see the promised position, because nothing will take it back. It must not be on disk
 before what it depends on is. Where another commit overtakes it, that is written down too, under the
 mark of the transaction.
+
+It is long because committed, pending and promised positions of a name overtake each other.
 """
 
 from __future__ import annotations

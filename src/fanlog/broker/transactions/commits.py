@@ -4,6 +4,9 @@ A transaction is committed when its intent, one entry with everything that it wi
 ledger. After that it is final; it is only executed, now or after a restart. Each transaction is its
 own producer, so that a repeated execution stores it once. When all of it is stored, a checkpoint
 adds its id to the known ones and drops the intent.
+
+It is long because a transaction is executed in the same way now and after a restart, step by
+step.
 """
 
 from __future__ import annotations

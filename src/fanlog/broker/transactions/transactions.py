@@ -3,6 +3,8 @@
 They live in memory, and in files past a size; they do not outlive the broker. Staged batches have
 the same checks as published ones, and already carry their producer's numbers, so that a transaction
 commit only has to decide.
+
+It is long because begin, stage, commit and abort share what is open, and the limits on it.
 """
 
 from __future__ import annotations

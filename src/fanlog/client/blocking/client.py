@@ -1,6 +1,6 @@
 """The blocking client: the asyncio client on a thread of its own, so that it pings, resumes and
 re-sends while the program is busy. Messages cross over in whole batches, not one by one. What it
-only passes on is one line each (`front.py`); the rest is long for its overloads."""
+only passes on is one line each (`front.py`); the rest is long because of its overloads."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ it.
 
 A shell waits and opens topics. It tells the outbox of answers, losses and new connections, and is
 called back for what only it can do: `send_later`, `find_again` and `changed`.
+
+It is long because an answer, a loss and a new connection each meet a batch in any of its states.
 """
 
 from __future__ import annotations

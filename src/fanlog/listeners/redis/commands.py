@@ -1,4 +1,5 @@
-"""The table of commands, and COMMAND, which reads it out."""
+"""The table of commands, and COMMAND, which reads it out. It is long because it is a table: each
+command has its arity, flags and help."""
 
 from __future__ import annotations
 

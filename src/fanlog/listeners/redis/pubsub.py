@@ -4,6 +4,8 @@ Redis hands a message on before it reads the next command; the broker ends its t
 is ready has been read. So a turn is ended early where somebody could tell the difference: before a
 subscription begins or ends. And who follows several channels gets what a turn brought for them in
 the order in which it was published.
+
+It is long because the order of messages, replies and subscriptions is decided in one place.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A reply to PUBLISH waits until the broker has the message; the replies after it wait too. Commands
 of a subscriber that lags wait until it has its messages, because in Redis they would come after
 them.
+
+It is long because replies that wait, subscriptions and MULTI hold each other up.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ _WORD_BYTES = 64
 class RedisSession:
     """One peer. The command handlers read and change the public fields.
 
-    It has many, because Redis keeps a mode for almost every command, and `PUBLISH` and the reader
-    look at several of them for each read. `RedisPeer` says which belong together."""
+    It has many fields, because Redis keeps a mode for almost every command, and `PUBLISH` and the
+    reader look at several of them for each read. `RedisPeer` says which belong together."""
 
     commands: ClassVar[Mapping[str, CommandSpec]] = COMMANDS
     find_command = staticmethod(find_command)

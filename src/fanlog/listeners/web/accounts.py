@@ -1,5 +1,6 @@
 """Keys and users over REST, for admins. A change takes effect at once, on open connections too. It
-is answered when it is durable. A secret is in one answer, and in no other."""
+is answered when it is durable. A secret is in one answer, and in no other. It is long because
+bodies and answers are written out here, and the OpenAPI document is made from them."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ socket does not take is handed to the transport, which then tells us to pause: t
 `blocked`, holds the rest of one piece and the few answers behind it, and is sent nothing else until
 the transport says that all is gone. Nothing is queued here. TLS changes nothing of it: see
 `tls_transport.py`.
+
+It is long because the direct way and the transport write to one socket, and take turns.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class WebConnectionHost(Protocol):
 
 
 class WebConnection(asyncio.Protocol):
-    """One peer that reads messages."""
+    """One peer that reads messages. It has many fields, because it is a transport, an outlet and a
+    half-sent piece in one: the fan-out sends to it with no object in between."""
 
     __slots__ = (
         "__weakref__",

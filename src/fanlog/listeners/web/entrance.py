@@ -10,6 +10,8 @@
 
 The first that is there decides: a wrong key is not made good by a cookie. `Fanlog-User` names the
 user for whom a program acts. It is believed without logins, and from an admin.
+
+It is long because every way to show who one is has to be in one place, so that none is overlooked.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ processes and those over WebSocket share the partitions of one group.
 With `commit=auto` what was sent is committed a second later, if the connection is still there: what
 went to a client that was gone already comes again. With `commit=manual` only what the client acks
 is; at most `prefetch` messages, and the rest of a batch, are on their way without an ack.
+
+It is long because what the client acks, what was sent and what is assigned have to agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Logging in and out over HTTP, sessions, tickets, and who may do what."""
+"""Logging in and out over HTTP, sessions, tickets, and who may do what. It is long because bodies
+and answers are written out here, and the OpenAPI document is made from them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ _RECHECKED_AT_ONCE = 500
 
 
 class WebListener(Acceptor):
-    """HTTP on one address."""
+    """HTTP on one address. It has many fields, because it owns one of each part that requests
+    share."""
 
     protocol: ClassVar[str] = "web"
     section: ClassVar[str] = "web"

@@ -1,4 +1,5 @@
-"""One client's conversation over a WebSocket: operations in, answers and frames out."""
+"""One client's conversation over a WebSocket: operations in, answers and frames out. It is long
+because each operation is a method with its checks, and they share who the client is."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ _RECONNECT_CODE = 1012
 
 
 class WebSession:
-    """A client with a name. It is on one WebSocket, and gone with it."""
+    """A client with a name. It is on one WebSocket, and gone with it. It has many fields, because
+    one connection may subscribe, publish, ask and be present, in any order."""
 
     transport = "websocket"
 

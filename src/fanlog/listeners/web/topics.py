@@ -1,4 +1,5 @@
-"""Topics over REST: create, list, describe, alter, grow, truncate, compact and delete."""
+"""Topics over REST: create, list, describe, alter, grow, truncate, compact and delete. It is long
+because bodies and answers are written out here, and the OpenAPI document is made from them."""
 
 from __future__ import annotations
 
