@@ -125,4 +125,4 @@ def test_what_is_no_broker_is_not_opened(run: Run, other: str) -> None:
 def test_a_key_in_the_address_is_refused(run: Run) -> None:
     ended = run("dashboard", "--url", f"http://:{make_key()}@127.0.0.1:7422")
     assert ended.code == 2
-    assert "--url must not have" in ended.sentence
+    assert "--url must not contain" in ended.sentence

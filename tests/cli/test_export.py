@@ -107,7 +107,7 @@ def test_what_is_no_message_is_named(run: Run, broker: Serving, tmp_path: Path) 
     for wrong in ("no json", '{"value": 1, "key": 2}', '{"value": "?", "encoding": "base64"}'):
         ended = run("import", "wrong", stdin='{"value": "fine"}\n' + wrong + "\n", **url)
         assert ended.code == 65
-        assert ended.sentence.startswith("Line 2 is no message")
+        assert ended.sentence.startswith("Line 2 is not a message")
     assert run("import", "wrong", "missing.jsonl", **url).code == 3
     assert run("export", "nowhere", **url).code == 3
     (tmp_path / "x.parquet").write_text(json.dumps({}))
@@ -118,7 +118,7 @@ def test_what_is_no_message_is_named(run: Run, broker: Serving, tmp_path: Path) 
 def test_a_line_that_is_nested_too_deep_is_named(run: Run, broker: Serving, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"value": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
     ended = run("import", "deep", "deep.jsonl", FANLOG_URL=broker.url)
-    assert (ended.code, "Line 1 is no message" in ended.sentence) == (65, True)
+    assert (ended.code, "Line 1 is not a message" in ended.sentence) == (65, True)
 
 
 def test_a_hostile_parquet_file_is_no_fault_of_ours(tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_a_hostile_parquet_file_is_no_fault_of_ours(tmp_path: Path) -> None:
     pq.write_table(pa.table({"value": [b"abc" * 1000] * 5000}), path)
     damaged = bytearray(path.read_bytes())
     damaged[100:160] = bytes(b ^ 255 for b in damaged[100:160])
-    assert "can't be read on" in refused(bytes(damaged))
-    assert "no Parquet file" in refused(b"PAR1" + b"\xff" * 50 + b"PAR1")
+    assert "can't be read to its end" in refused(bytes(damaged))
+    assert "not a Parquet file" in refused(b"PAR1" + b"\xff" * 50 + b"PAR1")

@@ -116,7 +116,7 @@ def test_ones_own_key_and_certificates_are_used(typed: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ((), "Nobody is here"),
+        ((), "This is not a terminal"),
         (("--yes", "--auth", "none", "--host", "0.0.0.0"), "clients should log in"),
         (("--yes", "--port", "7500", "--redis-port", "7500"), "same port"),
         (("--yes", "--port", "70000"), "65535"),

@@ -65,7 +65,7 @@ def test_connections_are_listed_shown_and_closed(ask: Run) -> None:
     ended = ask("connections", "close")
     assert (ended.code, "Say which connections" in ended.sentence) == (2, True)
     ended = ask("connections", "close", "--user", "nobody")
-    assert (ended.code, "No connection fits" in ended.sentence) == (2, True)
+    assert (ended.code, "No connection matches" in ended.sentence) == (2, True)
     ended = ask("connections", "list", "--listener", "carrier-pigeon")
     assert (ended.code, "native, redis or web" in ended.sentence) == (2, True)
 

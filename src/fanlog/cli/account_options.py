@@ -45,18 +45,20 @@ DescribeOption = Annotated[
     list[str] | None,
     typer.Option("--describe", help="Topics it may describe. May be repeated.", metavar="PATTERN"),
 ]
-CommentOption = Annotated[str | None, typer.Option("--comment", help="A comment, in your words.")]
+CommentOption = Annotated[str | None, typer.Option("--comment", help="A free comment.")]
 ExpiresOption = Annotated[
     str | None,
     typer.Option(
-        "--expires-in", help="Time until it expires: 30d, 12h; 0 is never.", metavar="DURATION"
+        "--expires-in", help="Time until it expires: 30d, 12h; 0 for never.", metavar="DURATION"
     ),
 ]
 MessagesOption = Annotated[
-    float | None, typer.Option("--messages-per-second", help="Messages it may publish.", min=0)
+    float | None,
+    typer.Option("--messages-per-second", help="Messages per second that it may publish.", min=0),
 ]
 BytesOption = Annotated[
-    float | None, typer.Option("--bytes-per-second", help="Bytes it may publish.", min=0)
+    float | None,
+    typer.Option("--bytes-per-second", help="Bytes per second that it may publish.", min=0),
 ]
 ConnectionsOption = Annotated[
     int | None, typer.Option("--connections", help="Connections it may have.", min=0)
@@ -67,7 +69,7 @@ TopicsOption = Annotated[
 ]
 StoredOption = Annotated[
     int | None,
-    typer.Option("--stored-bytes", help="Bytes that its topics may keep together.", min=0),
+    typer.Option("--stored-bytes", help="Bytes that its topics may store in all.", min=0),
 ]
 
 
@@ -130,7 +132,7 @@ def read_password(file: Path | None) -> str:
             raise InvalidArgumentError("Pass the password on stdin, or with --password-file.")
         return text
     first = getpass.getpass("Password: ", stream=sys.stderr)
-    if getpass.getpass("Once more: ", stream=sys.stderr) != first:
+    if getpass.getpass("Repeat the password: ", stream=sys.stderr) != first:
         raise InvalidArgumentError("The two passwords differ. Nothing was changed.")
     return first
 

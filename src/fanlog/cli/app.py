@@ -178,6 +178,6 @@ def _explain(fault: Exception) -> ExitCode:
             "fanlog config show"
         )
         return ExitCode.FAILED
-    sentence = f"{type(fault).__name__}: {fault}. This is a fault of fanlog's own"
+    sentence = f"{type(fault).__name__}: {fault}. This is a bug in fanlog"
     say_error(f"{sentence}: run `fanlog --debug ...` to see where it is.")
     return ExitCode.FAILED

@@ -55,7 +55,7 @@ DataFolder = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Read this data folder instead of asking a broker.",
+        help="Read this data folder, not a broker.",
         metavar="DIR",
     ),
 ]
@@ -63,7 +63,7 @@ From = Annotated[
     str,
     typer.Option(
         "--from",
-        help="earliest, a record's number, a moment (ISO 8601), or an age (10m, 2h, 1d).",
+        help="Start at earliest, a record's number, a time (ISO 8601), or an age (10m, 2h, 1d).",
         metavar="START",
     ),
 ]
@@ -113,13 +113,13 @@ def tail(
     count: Annotated[
         int,
         typer.Option(
-            "--last", "-n", help="Begin with this many of the last matching records.", min=0
+            "--last", "-n", help="Show this many of the last matching records first.", min=0
         ),
     ] = 20,
     start: Annotated[
         str,
         typer.Option(
-            "--from", help="Begin here instead: as for `fanlog tail --from`.", metavar="START"
+            "--from", help="Start here instead: as for `fanlog tail --from`.", metavar="START"
         ),
     ] = "",
     no_follow: Annotated[
@@ -204,7 +204,7 @@ def _say_missing(first: int, next: int, why: str) -> None:
 
 async def _follow(client: Client, take: TakeRecord, start: Start) -> None:
     if err().is_terminal:
-        err().print("Following the audit log; Ctrl-C ends.", style="dim")
+        err().print("Following the audit log. Press Ctrl-C to end.", style="dim")
     begin: Start = start
     if start.kind == "last":
         with contextlib.suppress(TopicNotFoundError):
@@ -235,8 +235,8 @@ def verify(
         list[str] | None,
         typer.Option(
             "--head",
-            help="A head that was kept elsewhere, or a file that has it: finds a log that was made "
-            "again, or whose end was cut off. May be repeated.",
+            help="A head that you stored elsewhere, or a file that contains it. The check then "
+            "finds a log that was rewritten or cut off. May be repeated.",
             metavar="HEAD",
         ),
     ] = None,
@@ -290,7 +290,7 @@ def _say(result: AuditCheckResult) -> None:
     for fault in result.faults:
         say_error(fault.sentence)
     if result.faults_count > len(result.faults):
-        say_error(f"And {result.faults_count - len(result.faults)} faults more.")
+        say_error(f"And {result.faults_count - len(result.faults)} more faults.")
     if result.ok and result.records:
         say_done(
             f"The chain is whole: {result.records} records, {result.first} to "
@@ -336,7 +336,7 @@ def export(
 ) -> None:
     """Write the audit log as JSON lines, unchanged, so that `verify` can check them."""
     if data is not None and start != "earliest":
-        raise InvalidArgumentError("--from asks a broker: leave it out with --data.")
+        raise InvalidArgumentError("--from needs a broker: leave it out with --data.")
     begin = parse_start(start)
     with _Export(file, force=force) as written:
         if data is not None:
@@ -390,4 +390,4 @@ class _Export:
 
 
 def _exists(file: Path) -> CommandError:
-    return CommandError(f"{file} is there already: give --force to overwrite it.", ExitCode.EXISTS)
+    return CommandError(f"{file} exists already: give --force to overwrite it.", ExitCode.EXISTS)

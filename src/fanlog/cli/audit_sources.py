@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 _STALLED_SECONDS = 1.0
 _NO_LOG = (
     "This broker has no audit log. Turn it on with audit.level (changes, denials or all); the "
-    "first record is written with the first change."
+    "first change writes the first record."
 )
 
 
@@ -117,7 +117,7 @@ def _find(data: Path) -> tuple[str, Owner]:
         names = sorted(os.listdir(topics))
     except OSError as fault:
         raise CommandError(
-            f"{data} is no data folder: {reason(fault)}", ExitCode.NOT_FOUND
+            f"{data} is not a data folder: {reason(fault)}", ExitCode.NOT_FOUND
         ) from None
     for name in names:
         if not name.endswith(f"-{AUDIT_TOPIC}"):
@@ -165,5 +165,5 @@ def read_head(given: str) -> Head:
     except (OSError, UnicodeDecodeError, KeyError, ValueError, FormatError) as fault:
         why = reason(fault) if isinstance(fault, OSError) else str(fault)
         raise CommandError(
-            f"{given} holds no head of an audit log: {why}", ExitCode.BAD_DATA
+            f"{given} has no head of an audit log: {why}", ExitCode.BAD_DATA
         ) from None

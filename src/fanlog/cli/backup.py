@@ -91,7 +91,9 @@ async def _list(client: Client, begun: messages.BackupBegun) -> BackupPoint:
     while at < begun.list_bytes:
         part = await _read(client, begun.point, -1, at, _READ_BYTES)
         if not part:
-            raise BackupError("The broker sent less than its list of files: take it again.")
+            raise BackupError(
+                "The broker sent fewer bytes than its list of files says: run the backup again."
+            )
         parts.append(part)
         at += len(part)
     point = await asyncio.to_thread(decode_listing, b"".join(parts))
@@ -138,7 +140,7 @@ def backup(
         typer.Option("--keep", help="Keep only this many points of DIR. Default: all.", min=0),
     ] = 0,
     list_points: Annotated[
-        bool, typer.Option("--list", help="List the points of DIR, and take no backup.")
+        bool, typer.Option("--list", help="List the points of DIR, without a new backup.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -172,7 +174,7 @@ def backup(
 def _take(target: str, keep: int, url: str) -> tuple[Kept, list[int]]:
     if target == "-" or target.endswith(_TAR + _TAR_GZ):
         if keep:
-            raise InvalidArgumentError("--keep is for a folder: a tar file has one point.")
+            raise InvalidArgumentError("--keep needs a folder: a tar file has only one point.")
         return _to_archive(target, url), []
     with BackupFolder(_folder(target)) as folder:
         kept = _pull(url, folder.add)
@@ -201,7 +203,7 @@ def _to_archive(target: str, url: str) -> Kept:
 
     if target == "-":
         if sys.stdout.isatty():
-            raise InvalidArgumentError("A tar stream is not for a terminal: use a pipe or a file.")
+            raise InvalidArgumentError("A tar stream can't go to a terminal: use a pipe or a file.")
         return to(sys.stdout.buffer)
     # Under its name there is a whole file or none.
     temporary = f"{target}.tmp"
@@ -221,7 +223,9 @@ def _to_archive(target: str, url: str) -> Kept:
 
 def _say_what_is_missing(point: BackupPoint) -> None:
     if point.memory_topics:
-        say_warning(f"{point.memory_topics:,} topics in memory are not in the backup.")
+        say_warning(
+            f"{point.memory_topics:,} topics are only in memory, so they are not in the backup."
+        )
     if point.left_aside:
         say_warning(
             f"{point.left_aside:,} topics that the broker could not open are not in the backup: "

@@ -50,35 +50,40 @@ class Received(StrEnum):
 Receiving = Annotated[
     Received,
     typer.Option(
-        "--receive", help="What subscribers do with bytes: take them, or leave them in the kernel."
+        "--receive", help="Subscribers read the bytes (take), or leave them in the kernel."
     ),
 ]
 ByListener = Annotated[
     ListenerPort,
     typer.Option(
         "--listener",
-        help="Fanlog's port: its own, that of Redis, or the web's by WebSocket or SSE, beside web "
-        "servers that send to each client.",
+        help="The port: Fanlog's own, that of Redis, or the web port by WebSocket or SSE. With "
+        "the web port the comparison is with web servers that send to each client.",
     ),
 ]
 Against = Annotated[
-    str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
+    str,
+    typer.Option(
+        "--against", help="Systems to compare with; none: only Fanlog.", metavar="redis,nats"
+    ),
 ]
 Subscribers = Annotated[
     str, typer.Option("--subscribers", help="How many, in turn.", metavar="N,N,...")
 ]
-Payload = Annotated[int, typer.Option("--payload", help="Bytes of a message.", min=1)]
-Seconds = Annotated[float, typer.Option("--seconds", help="How long each cell is measured.")]
-Repeat = Annotated[int, typer.Option("--repeat", help="Runs; the median is shown.", min=1)]
+Payload = Annotated[int, typer.Option("--payload", help="The size of a message in bytes.", min=1)]
+Seconds = Annotated[float, typer.Option("--seconds", help="How long each measurement takes.")]
+Repeat = Annotated[
+    int, typer.Option("--repeat", help="The number of runs; the median is shown.", min=1)
+]
 Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
+    Path | None, typer.Option("--json", help="Write the report to this file.", metavar="FILE")
 ]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw the report there.", metavar="FILE.png")
+    Path | None, typer.Option("--plot", help="Draw the report into this file.", metavar="FILE.png")
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option("--directory", help="Where data files go; a tmpfs makes fsync meaningless."),
+    typer.Option("--directory", help="Folder for data files. On a tmpfs, fsync means nothing."),
 ]
 
 

@@ -61,7 +61,7 @@ def init(
             stream.write(text)
     except FileExistsError:
         raise CommandError(
-            f"{file} is there already: give --force to overwrite it.", ExitCode.EXISTS
+            f"{file} exists already: give --force to overwrite it.", ExitCode.EXISTS
         ) from None
     except OSError as fault:
         raise ConfigError(f"{file} can't be written: {reason(fault)}") from fault
@@ -132,7 +132,8 @@ def show(
     out().print(table)
     if on_terminal() and settings.file is None:
         err().print(
-            f"There is no {DEFAULT_FILE} here; make one with: fanlog config init", style="dim"
+            f"There is no {DEFAULT_FILE} in this folder. Create it with: fanlog config init",
+            style="dim",
         )
 
 

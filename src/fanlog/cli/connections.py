@@ -31,10 +31,14 @@ User = Annotated[
     str | None, typer.Option("--user", help="Only connections of this user.", metavar="NAME")
 ]
 Address = Annotated[
-    str, typer.Option("--address", help="Only from this host, or host:port.", metavar="HOST")
+    str,
+    typer.Option(
+        "--address", help="Only connections from this host, or host:port.", metavar="HOST"
+    ),
 ]
 Listener = Annotated[
-    str, typer.Option("--listener", help="Only native, redis or web.", metavar="NAME")
+    str,
+    typer.Option("--listener", help="Only this listener: native, redis or web.", metavar="NAME"),
 ]
 
 _LISTENERS = ("", "native", "redis", "web")
@@ -47,7 +51,7 @@ def list_connections(
     listener: Listener = "",
     *,
     requests: Annotated[
-        bool, typer.Option("--requests", help="Also HTTP connections that only send requests.")
+        bool, typer.Option("--requests", help="Include HTTP connections that only send requests.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -66,7 +70,7 @@ def list_connections(
         print_json([as_document(one) for one in found])
         return
     if not found and on_terminal():
-        out().print("No connection fits.", style="dim")
+        out().print("No connection matches.", style="dim")
         return
     table = new_table("ID", "USER", "CLIENT", "SINCE", ">BEHIND", ">BYTES", "SUBSCRIPTIONS")
     for one in found:
@@ -93,8 +97,7 @@ def show(id: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     found = with_client(url, work)
     if not found:
         raise InvalidArgumentError(
-            f"There is no connection {id!r} (any more). See which there are with: "
-            "fanlog connections list"
+            f"There is no connection {id!r} (any more). List them with: fanlog connections list"
         )
     if as_json:
         print_json([as_document(one) for one in found] if len(found) > 1 else as_document(found[0]))
@@ -120,12 +123,10 @@ def close(
     user: User = None,
     address: Address = "",
     listener: Listener = "",
-    reason: Annotated[
-        str, typer.Option("--reason", help="The reason, which the client gets.")
-    ] = "",
+    reason: Annotated[str, typer.Option("--reason", help="The reason. The client gets it.")] = "",
     reconnect: Annotated[
         bool,
-        typer.Option("--reconnect", help="Let browsers reconnect; other clients always do."),
+        typer.Option("--reconnect", help="Let browsers reconnect. Other clients always may."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -152,9 +153,7 @@ def close(
     if as_json:
         print_json([as_document(one) for one in closed])
     elif not closed:
-        raise InvalidArgumentError(
-            "No connection fits. See which there are with: fanlog connections list"
-        )
+        raise InvalidArgumentError("No connection matches. List them with: fanlog connections list")
     else:
         for one in closed:
             say_done(f"Closed {one.id}" + (f" of user {one.user}." if one.user else "."))
@@ -172,7 +171,7 @@ def as_document(one: ConnectionInfo) -> dict[str, Any]:
 
 def _check(listener: str) -> None:
     if listener not in _LISTENERS:
-        raise InvalidArgumentError(f"--listener is native, redis or web, not {listener!r}.")
+        raise InvalidArgumentError(f"--listener is {listener!r}, but must be native, redis or web.")
 
 
 def _age(since_us: int) -> str:

@@ -40,8 +40,8 @@ def refuse_secret(context: typer.Context, parameter: typer.CallbackParam, url: s
     given = context.get_parameter_source(parameter.name or "")
     if given is not None and given.name == "COMMANDLINE" and split_login(url).secrets:
         raise InvalidArgumentError(
-            "--url must not have a password or a key in it: others on this machine see it in the "
-            "list of processes. Put the key into FANLOG_KEY, or into a file and its path into "
-            "FANLOG_KEY_FILE; or the whole address into FANLOG_URL."
+            "--url must not contain a password or a key: other users of this machine see it in "
+            "the list of processes. Put the key into FANLOG_KEY, or into a file and the file's "
+            "path into FANLOG_KEY_FILE, or put the whole address into FANLOG_URL."
         )
     return url

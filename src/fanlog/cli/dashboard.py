@@ -40,7 +40,7 @@ HttpPort = Annotated[
         max=65535,
     ),
 ]
-OnlyPrint = Annotated[bool, typer.Option("--print", help="Print the address, and open no browser.")]
+OnlyPrint = Annotated[bool, typer.Option("--print", help="Print the address, but open no browser.")]
 
 
 class _HttpAnswer(NamedTuple):
@@ -106,7 +106,7 @@ def _find(site: str) -> str:
     if page.status == 200 and page.content_type == "text/html" and b"Fanlog" in page.body:
         return f"{site}/dashboard/"
     raise CommandError(
-        f"What answers at {site} is not a Fanlog broker. Give the broker's address with --url, or "
+        f"The server at {site} is not a Fanlog broker. Give the broker's address with --url, or "
         "the port of its web listener with --http-port.",
         ExitCode.FAILED,
     )
@@ -132,8 +132,8 @@ def _ask(site: str, path: str) -> _HttpAnswer:
         return _read(refused.code, refused.headers, refused.read(_ANSWER_BYTES_MAX))
     except (OSError, ValueError) as fault:
         raise ConnectError(
-            f"No web listener answers at {site} ({fault}). Start a broker with: fanlog serve. If "
-            "one runs, its first lines have the address: give it with --url."
+            f"No web listener answers at {site} ({fault}). Start a broker with: fanlog serve. "
+            "A running broker has shown its address at its start: give it with --url."
         ) from fault
 
 

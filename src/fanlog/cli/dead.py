@@ -71,9 +71,7 @@ def list_letters(
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="Show at most this many.", min=1)
     ] = 100,
-    after: Annotated[
-        str, typer.Option("--after", help="Show those after this id.", metavar="ID")
-    ] = "",
+    after: Annotated[str, typer.Option("--after", help="Start after this id.", metavar="ID")] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -88,8 +86,8 @@ def list_letters(
         found = await client.dead_letters.list(topic, after=after, limit=limit + 1, where=where)
         if not found and (await client.describe_topic(topic)).settings.role != "dead-letter":
             raise InvalidArgumentError(
-                f"{topic!r} is not a dead-letter topic, and holds no dead letters. See which "
-                "there are with: fanlog dead list"
+                f"{topic!r} is not a dead-letter topic, and has no dead letters. List the "
+                "dead-letter topics with: fanlog dead list"
             )
         return found
 
@@ -203,7 +201,7 @@ def replay(
     where = _chosen(ids, queue, reason, everything=everything)
     target = to or "their original topics"
     if not ids:
-        _confirm(url, topic, where, f"Put {{count:,}} dead letters back into {target}?", yes=yes)
+        _confirm(url, topic, where, f"Replay {{count:,}} dead letters to {target}?", yes=yes)
 
     async def work(client: Client) -> int:
         with _progress(f"replaying {topic}") as advance:
@@ -275,8 +273,8 @@ def _chosen(
     where = _where(queue, reason)
     if bool(ids) + (where is not None) + everything != 1:
         raise InvalidArgumentError(
-            "Say which dead letters, in one of these ways: by their ids (such as 0:12), by --queue "
-            "or --reason, or with --all."
+            "Say which dead letters, in one of these ways: by their ids (such as 0:12), by "
+            "--queue or --reason, or with --all."
         )
     return where
 
@@ -293,14 +291,14 @@ def _confirm(
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidArgumentError("This can't be undone, and nobody is here to ask: give --yes.")
+        raise InvalidArgumentError("This can't be undone, so it needs a confirmation: give --yes.")
 
     async def count(client: Client) -> int:
         return len([letter async for letter in client.dead_letters.scan(topic, where)])
 
     number = len(ids) if ids else with_client(url, count)
     if not typer.confirm(question.format(count=number), err=True):
-        err().print("Nothing was done.")
+        err().print("Nothing was changed.")
         raise typer.Exit(ExitCode.FAILED)
 
 

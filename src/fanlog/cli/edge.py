@@ -94,14 +94,14 @@ def edge(
     }
     if upstream is not None and split_login(upstream).secrets:
         raise InvalidArgumentError(
-            "--upstream must not have a password or a key in it: others on this machine see it in "
-            "the list of processes. Put a key into a file and its path into FANLOG_KEY_FILE, or "
-            "the whole address into FANLOG_EDGE_UPSTREAM."
+            "--upstream must not contain a password or a key: other users of this machine see "
+            "it in the list of processes. Put the key into a file and the file's path into "
+            "FANLOG_KEY_FILE, or put the whole address into FANLOG_EDGE_UPSTREAM."
         )
     settings = load_settings(config, flags)
     if not settings.config.edge.upstream:
         raise InvalidArgumentError(
-            "An edge stands in front of a bus: give its address with --upstream, such as "
+            "An edge needs a bus: give its address with --upstream, such as "
             "fanlog://127.0.0.1:7420, redis://127.0.0.1:6379 or nats://127.0.0.1:4222."
         )
     if settings.config.workers:
@@ -142,7 +142,7 @@ async def _run(settings: Settings, flags: Mapping[str, OptionValue | None]) -> N
         site = await listen_web(node, settings)
         if native is None and redis is None and site is None:
             raise ConfigError(
-                "No listener could be opened, so that nobody could connect: choose free ports, "
+                "No listener could be opened, so no client could connect: choose free ports, "
                 "with --port, --redis-port and --http-port."
             )
         calm_garbage_collector()

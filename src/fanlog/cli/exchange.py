@@ -136,7 +136,9 @@ def read_line(line: bytes, number: int) -> FileRow:
         KeyError,
         RecursionError,
     ) as fault:
-        raise CommandError(f"Line {number} is no message: {fault}.", ExitCode.BAD_DATA) from fault
+        raise CommandError(
+            f"Line {number} is not a message: {fault}.", ExitCode.BAD_DATA
+        ) from fault
 
 
 def _value(found: _Document) -> bytes | None:
@@ -250,7 +252,9 @@ class ParquetFile:
         try:
             self._file = _pyarrow("pyarrow.parquet").ParquetFile(path)
         except pa.ArrowException as fault:
-            raise CommandError(f"{path} is no Parquet file: {fault}.", ExitCode.BAD_DATA) from fault
+            raise CommandError(
+                f"{path} is not a Parquet file: {fault}.", ExitCode.BAD_DATA
+            ) from fault
         self.rows: int = self._file.metadata.num_rows
         names = set(self._file.schema_arrow.names)
         if "value" not in names:
@@ -266,8 +270,8 @@ class ParquetFile:
             allowed = [getattr(types, f"is_{kind}") for kind in _ALLOWED[name]]
             if not any(is_it(found) for is_it in allowed):
                 raise CommandError(
-                    f"The column `{name}` of {self._path} has the type {found}, which is none for "
-                    "it. See `fanlog export` for a file that can be imported.",
+                    f"The column `{name}` of {self._path} has the type {found}, which "
+                    "can't be imported. `fanlog export` shows the right types.",
                     ExitCode.BAD_DATA,
                 )
 
@@ -277,7 +281,7 @@ class ParquetFile:
             yield from self._read()
         except (_pyarrow().ArrowException, OSError, ValueError) as fault:
             raise CommandError(
-                f"{self._path} can't be read on: {fault}.", ExitCode.BAD_DATA
+                f"{self._path} can't be read to its end: {fault}.", ExitCode.BAD_DATA
             ) from fault
 
     def _read(self) -> Iterator[list[FileRow]]:

@@ -39,7 +39,7 @@ def export(
         str,
         typer.Option(
             "--format",
-            help="Default: by the end of FILE, otherwise jsonl.",
+            help="Default: from the end of FILE, otherwise jsonl.",
             metavar="jsonl|parquet",
         ),
     ] = "",
@@ -56,7 +56,7 @@ def export(
         ),
     ] = "earliest",
     json_values: Annotated[
-        bool, typer.Option("--json-values", help="Write values that are JSON as JSON, not as text.")
+        bool, typer.Option("--json-values", help="Write JSON values as JSON, not as text.")
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -69,7 +69,7 @@ def export(
     if json_values and chosen == "parquet":
         raise InvalidArgumentError("--json-values is for JSON lines: Parquet has bytes.")
     if str(file) == "-" and chosen == "parquet" and sys.stdout.isatty():
-        raise InvalidArgumentError("Parquet is not for a terminal: name a file, or use a pipe.")
+        raise InvalidArgumentError("Parquet can't go to a terminal: name a file, or use a pipe.")
     wanted = TailArguments(
         target=topic,
         partitions=tuple(partition) if partition else None,

@@ -6,8 +6,8 @@ import errno
 
 _ADVICE = {
     errno.ENOENT: "check the path",
-    errno.EACCES: "give this user the right to it, or name another file",
-    errno.EPERM: "give this user the right to it, or name another file",
+    errno.EACCES: "give this user permission, or name another file",
+    errno.EPERM: "give this user permission, or name another file",
     errno.EISDIR: "name a file, not a folder",
     errno.ENOTDIR: "a part of the path is a file",
     errno.ELOOP: "symbolic links on the path lead in a circle",

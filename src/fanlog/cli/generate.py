@@ -39,17 +39,18 @@ def generate(
         int, typer.Option("--records", min=1, help="Messages of each kind.")
     ] = 10_000,
     seed: Annotated[
-        int, typer.Option("--seed", help="The same seed and --start give the same data.")
+        int, typer.Option("--seed", help="The same seed and --start produce the same data.")
     ] = 1,
     over: Annotated[
         str,
-        typer.Option("--over", help="Time span of the event times, about.", metavar="1h"),
+        typer.Option("--over", help="Approximate time span of the event times.", metavar="1h"),
     ] = "1h",
     start: Annotated[
         str,
         typer.Option(
             "--start",
-            help="The first event time, such as 2026-01-31T12:00:00Z. Default: they end now.",
+            help="The first event time, such as 2026-01-31T12:00:00Z. Default: the last "
+            "one is now.",
             metavar="TIME",
         ),
     ] = "",
@@ -66,7 +67,7 @@ def generate(
         typer.Option("--bad", min=0, max=1000, help="Messages per thousand that can't be parsed."),
     ] = 0,
     live: Annotated[
-        bool, typer.Option("--live", help="Publish in real time, from now on.")
+        bool, typer.Option("--live", help="Publish in real time, starting now.")
     ] = False,
     partitions: Annotated[
         int, typer.Option("--partitions", min=1, help="Partitions of a new topic.")

@@ -59,9 +59,9 @@ def list_groups(
         print_json([as_document(info) for info in found])
         return
     if not found and on_terminal():
-        none = "There are no groups yet; a consumer that joins one makes it."
+        none = "There are no groups yet. A consumer that joins a group creates it."
         if pattern != ">":
-            none = f"No group fits {pattern!r}; in a pattern, * is one token, and > the rest."
+            none = f"No group matches {pattern!r}; in a pattern, * is one token, and > the rest."
         out().print(none, style="dim")
         return
     table = new_table("GROUP", "KIND", "STATE", ">MEMBERS", ">PARTITIONS", ">LAG", ">BEHIND")
@@ -212,16 +212,14 @@ def reset(
     ],
     topic: Annotated[
         str,
-        typer.Option(
-            "--topic", help="Only this topic. Default: every topic that the group has committed in."
-        ),
+        typer.Option("--topic", help="Only this topic. Default: every topic with stored offsets."),
     ] = "",
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", help="Only this partition. May be repeated.", min=0),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the changes, and make none.")
+        bool, typer.Option("--dry-run", help="Show the changes, but make none.")
     ] = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
@@ -232,8 +230,8 @@ def reset(
     partitions = tuple(partition) if partition else None
     if not yes and not dry_run and not sys.stdin.isatty():
         raise InvalidArgumentError(
-            f"Resetting {name!r} changes what it reads next, and nobody is here to ask: give "
-            "--yes, or --dry-run to see what it would do."
+            f"Resetting {name!r} changes what it reads next, so it needs a confirmation: "
+            "give --yes, or --dry-run to see the changes."
         )
 
     async def look(client: Client) -> list[ResetStep]:
@@ -245,7 +243,7 @@ def reset(
     if not as_json:
         steps = with_client(url, look)
         _print_steps(steps)
-        if not dry_run and not yes and not typer.confirm(f"Reset {name} like this?", err=True):
+        if not dry_run and not yes and not typer.confirm(f"Reset {name}?", err=True):
             err().print("Nothing was reset.")
             raise typer.Exit(ExitCode.FAILED)
     if as_json:
@@ -274,9 +272,9 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson
     """Delete a group without members, and its committed offsets."""
     if not yes and not sys.stdin.isatty():
         raise InvalidArgumentError(
-            f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."
+            f"Deleting {name!r} can't be undone, so it needs a confirmation: give --yes."
         )
-    if not yes and not typer.confirm(f"Forget what {name} has committed, for good?", err=True):
+    if not yes and not typer.confirm(f"Delete {name} and its offsets for good?", err=True):
         err().print("Nothing was deleted.")
         raise typer.Exit(ExitCode.FAILED)
 

@@ -61,13 +61,13 @@ def _ask_over_http(url: str, *, as_json: bool) -> None:
         shown = getattr(cause, "strerror", None) or cause
         raise ConnectError(
             f"No web listener answers at {url} ({shown}). Start a broker there, or give the "
-            "address of one that runs."
+            "address of a running broker."
         ) from fault
     try:
         said: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
         raise ConnectError(
-            f"What answers at {url} is not a Fanlog broker (status {status})."
+            f"The server at {url} is not a Fanlog broker (status {status})."
         ) from None
     if as_json:
         print_json(said)

@@ -60,7 +60,7 @@ def import_(
         str,
         typer.Option(
             "--format",
-            help="Default: by the end of FILE, otherwise jsonl.",
+            help="Default: from the end of FILE, otherwise jsonl.",
             metavar="jsonl|parquet",
         ),
     ] = "",
@@ -68,16 +68,14 @@ def import_(
         str,
         typer.Option(
             "--once",
-            help="A name for this import. Repeated with the same name and file, it stores only "
-            "what is missing.",
+            help="A name for this import. If you repeat it with the same name and file, it "
+            "stores only missing messages.",
             metavar="NAME",
         ),
     ] = "",
     spread: Annotated[
         bool,
-        typer.Option(
-            "--spread", help="Choose partitions by key, instead of the partitions in the file."
-        ),
+        typer.Option("--spread", help="Choose partitions by key, not those from the file."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

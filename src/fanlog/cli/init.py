@@ -78,7 +78,7 @@ def init(
     ] = DEFAULT_FILE,
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: take the flags, or the defaults.")
+        bool, typer.Option("--yes", "-y", help="Ask nothing: use the flags, or the defaults.")
     ] = False,
     auth: Annotated[
         Auth | None,
@@ -152,8 +152,8 @@ class _Questions:
         self._ask = ask
         if ask and not sys.stdin.isatty():
             raise InvalidArgumentError(
-                "Nobody is here to answer questions: give --yes, and flags for what should not be "
-                "the default."
+                "This is not a terminal, so there is nobody to answer questions: give --yes, "
+                "and flags for what should differ from the defaults."
             )
 
     def text(self, question: str, given: str | None, default: str) -> str:
@@ -194,9 +194,7 @@ class _Questions:
 
 def _check_new(file: Path, *, force: bool) -> None:
     if file.exists() and not force:
-        raise CommandError(
-            f"{file} is there already: give --force to overwrite it.", ExitCode.EXISTS
-        )
+        raise CommandError(f"{file} exists already: give --force to overwrite it.", ExitCode.EXISTS)
     if not file.absolute().parent.is_dir():
         raise CommandError(f"There is no folder {file.absolute().parent}.", ExitCode.NOT_FOUND)
 
@@ -210,7 +208,7 @@ def _set_up(file: Path, answers: SetupAnswers) -> None:
         made += _make_certificates(file, answers)
     text = _config(answers)
     toml_file.replace(file, text, mode=_PRIVATE)
-    made.append(f"{file} has the settings.")
+    made.append(f"{file} contains the settings.")
     for sentence in made:
         say_done(sentence)
     _print_next(file, answers)
@@ -220,8 +218,8 @@ def _check(answers: SetupAnswers) -> None:
     """That a broker would start with these."""
     if answers.auth is Auth.NONE and not is_loopback(answers.host):
         raise InvalidArgumentError(
-            f"On {answers.host} others can reach the broker, so clients should log in: use --auth "
-            "key, or the address 127.0.0.1."
+            f"On {answers.host} other machines can reach the broker, so clients should log in: "
+            "use --auth key, or the address 127.0.0.1."
         )
     if answers.auth is Auth.OWN:
         _check_key(answers.key_file)
@@ -245,11 +243,11 @@ def _check_key(file: Path) -> None:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as fault:
-        why = reason(fault) if isinstance(fault, OSError) else "it is no text."
+        why = reason(fault) if isinstance(fault, OSError) else "it is not text."
         raise CommandError(f"The key {file} can't be read: {why}", ExitCode.NOT_FOUND) from None
     if maybe_parse(text) is None:
         raise CommandError(
-            f"{file} has no key of Fanlog. Make one with: fanlog key generate --out FILE",
+            f"{file} has no Fanlog key. Create one with: fanlog key generate --out FILE",
             ExitCode.BAD_DATA,
         )
 
@@ -258,7 +256,7 @@ def _make_key(file: Path) -> list[str]:
     """A new key, or the one that is there: whoever has it must not be locked out."""
     if file.exists():
         _check_key(file)
-        return [f"{file} is there already, and stays the admin's key."]
+        return [f"{file} exists already, and stays the admin's key."]
     try:
         number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
         with os.fdopen(number, "w", encoding="utf-8") as stream:
@@ -267,7 +265,7 @@ def _make_key(file: Path) -> list[str]:
             os.fsync(stream.fileno())
     except OSError as fault:
         raise CommandError(f"{file} can't be written: {reason(fault)}", ExitCode.FAILED) from None
-    return [f"{file} has the admin's key. Keep it secret."]
+    return [f"{file} contains the admin's key. Keep it secret."]
 
 
 def _make_certificates(file: Path, answers: SetupAnswers) -> list[str]:

@@ -70,8 +70,7 @@ class LineReader:
             rest_bytes += len(first)
             if rest_bytes > LINE_BYTES_MAX:
                 sentence = (
-                    f"A line is longer than {LINE_BYTES_MAX} bytes, the most that a topic takes: "
-                    "split it."
+                    f"A line is longer than {LINE_BYTES_MAX} bytes, the limit of a topic: split it."
                 )
                 self._put(CommandError(sentence, ExitCode.BAD_DATA))
                 return
@@ -95,8 +94,8 @@ def read_whole(file: Path) -> bytes:
     try:
         if file.stat().st_size > LINE_BYTES_MAX:
             raise CommandError(
-                f"{file} is larger than {LINE_BYTES_MAX} bytes, the most a topic takes; "
-                "for a message a line give --lines.",
+                f"{file} is larger than {LINE_BYTES_MAX} bytes, the limit of a topic. "
+                "To publish each line as a message, give --lines.",
                 ExitCode.BAD_DATA,
             )
         return file.read_bytes()

@@ -48,7 +48,9 @@ key_app = typer.Typer(
 KeyName = Annotated[str, typer.Argument(help="The key's name.", metavar="NAME")]
 OutFile = Annotated[
     Path | None,
-    typer.Option("--out", help="Write the key to a new file, for its owner only.", metavar="FILE"),
+    typer.Option(
+        "--out", help="Write the key to a new file that only its owner can read.", metavar="FILE"
+    ),
 ]
 _CREATE = (
     "Examples: [bold]fanlog key create shop --role producer --publish 'orders.>'[/], "
@@ -255,7 +257,7 @@ def generate(out_file: OutFile = None, as_json: AsJson = False) -> None:
         print_json({"key": text, "hash": hashed})
         return
     _print_key(text, out_file)
-    file = out_file or "the file that you put it into"
+    file = out_file or "the path of the file with the key"
     say(
         f"In the broker's config file, either [security] admin_key_file = {str(file)!r}, or a "
         f"table [keys.NAME] with hash = {hashed!r} and a role."
@@ -265,7 +267,7 @@ def generate(out_file: OutFile = None, as_json: AsJson = False) -> None:
 def _check_new(file: Path | None) -> None:
     """Before anything is made that could not be kept."""
     if file is not None and file.exists():
-        raise CommandError(f"{file} is there already: choose another name.", ExitCode.EXISTS)
+        raise CommandError(f"{file} exists already: choose another name.", ExitCode.EXISTS)
 
 
 def _show_made(made: KeyMade, file: Path | None, *, as_json: bool) -> None:
@@ -281,7 +283,7 @@ def _show_made(made: KeyMade, file: Path | None, *, as_json: bool) -> None:
 def _print_key(text: str, file: Path | None) -> None:
     if file is None:
         print(text, flush=True)
-        say("This key is shown once. Keep it in a file: FANLOG_KEY_FILE is its path.")
+        say("This key is shown only once. Store it in a file, and set FANLOG_KEY_FILE to its path.")
         return
     try:
         number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -154,8 +154,8 @@ class ServedSettings:
         file = self._running.file
         if file is None and not temporary:
             raise ConfigError(
-                "This broker was started without a configuration file, so that a change can't be "
-                "kept. Start it with --config FILE, or make the change temporary."
+                "This broker was started without a configuration file, so it can't keep a "
+                "change. Start it with --config FILE, or make the change temporary."
             )
         wanted = dict(self._wanted)
         for path, value in values.items():
@@ -180,13 +180,13 @@ class ServedSettings:
         option = setting.option
         if temporary and not option.live:
             raise ConfigError(
-                f"{option.path} needs a restart, so that a temporary change does nothing. Leave "
+                f"{option.path} needs a restart, so a temporary change has no effect. Leave "
                 "--temporary out, and restart the broker."
             )
         if setting.source in ("environment", "flag") and not temporary:
             raise ConfigError(
-                f"{option.path} comes from {setting.where}, which goes before the file. Change it "
-                "there, and restart the broker."
+                f"{option.path} comes from {setting.where}, which has precedence over the file. "
+                "Change it there, and restart the broker."
             )
 
     def _prepare(

@@ -154,7 +154,7 @@ def run(
                     _run_once(pipeline, options, folder, master)
                 except FanlogError as fault:
                     # It went well before: a broker that restarts is no reason to give up.
-                    say_warning(f"{fault.message} It is tried again in {every:g} s.")
+                    say_warning(f"{fault.message} The next run starts in {every:g} s.")
     except KeyboardInterrupt:
         err().print(f"{pipeline.name} is stopped. Run it again to resume.")
         raise
@@ -274,7 +274,7 @@ def status(
         raise CommandError(
             f"There is no folder {folder}. Name the state folder of a run (--state of pipeline "
             "run), "
-            "or one that holds some.",
+            "or a folder that contains state folders.",
             ExitCode.NOT_FOUND,
         )
     states = [path.parent for path in (folder / RECORD, *sorted(folder.glob(f"*/{RECORD}")))]

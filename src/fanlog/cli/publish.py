@@ -67,7 +67,7 @@ class PublishArguments:
         if self.message is not None and self.file is not None:
             raise InvalidArgumentError("MESSAGE and --file exclude each other: give one of them.")
         if self.lines and self.file is None:
-            raise InvalidArgumentError("--lines is for --file; stdin is read by lines anyway.")
+            raise InvalidArgumentError("--lines needs --file; stdin is always read by lines.")
         if self.count > 1 and self.message is None and self.file is None:
             raise InvalidArgumentError(
                 "--count repeats MESSAGE or --file; stdin can't be repeated."
@@ -130,13 +130,13 @@ def publish(
     partition: Annotated[
         int | None,
         typer.Option(
-            "--partition", "-p", help="Publish to this partition, whatever the key.", min=0
+            "--partition", "-p", help="Publish to this partition, and ignore the key.", min=0
         ),
     ] = None,
     priority: Annotated[
         int,
         typer.Option(
-            "--priority", help="Priority in queues, from 0 to 9, the most urgent.", min=0, max=9
+            "--priority", help="Priority in queues, from 0 to 9 (most urgent).", min=0, max=9
         ),
     ] = 0,
     rate: Annotated[
@@ -154,13 +154,14 @@ def publish(
     at: Annotated[
         str,
         typer.Option(
-            "--at", help="Publish later, at 2027-01-31T12:00, local time.", metavar="TIME"
+            "--at", help="Publish at this time: 2027-01-31T12:00, local time.", metavar="TIME"
         ),
     ] = "",
     schedule_id: Annotated[
         str | None,
         typer.Option(
-            "--id", help="The id of a delayed message. It replaces a waiting one with the same id."
+            "--id",
+            help="The id of a delayed message. It replaces a waiting message with the same id.",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
@@ -331,7 +332,7 @@ async def _chunks(wanted: PublishArguments) -> AsyncIterator[tuple[list[bytes], 
 def _opened(file: Path | None) -> Generator[int]:
     if file is None:
         if sys.stdin.isatty():
-            err().print("Each line is a message; Ctrl-D ends.", style="dim")
+            err().print("Each line is a message. Press Ctrl-D to end.", style="dim")
         yield sys.stdin.fileno()
         return
     try:

@@ -46,12 +46,12 @@ def set_options(
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         if not equals:
-            raise InvalidArgumentError(f"{assignment!r} is no assignment: write OPTION=VALUE.")
+            raise InvalidArgumentError(f"{assignment!r} is not an assignment: write OPTION=VALUE.")
         _check(path)
         if all_options()[path].secret:
             raise InvalidArgumentError(
-                f"{path} is a secret, and the list of processes shows it to everybody. Put it into "
-                "a file, and set the option that names the file."
+                f"{path} is a secret, and all users of this machine see it in the list of "
+                "processes. Put it into a file, and set the option that names the file."
             )
         values[path] = value
     _change(url, ConfigRequest("change", values, temporary), as_json=as_json)
@@ -104,7 +104,7 @@ def _check(path: str) -> None:
     if path not in all_options():
         raise InvalidArgumentError(
             f"There is no option {path!r}{did_you_mean(path, all_options())} "
-            "See which there are with: fanlog config show"
+            "List them with: fanlog config show"
         )
 
 
@@ -131,8 +131,8 @@ def _change(url: str, request: ConfigRequest, *, as_json: bool) -> None:
         say_done(printable(f"{one.option} {when} {after}, {then} {before}"))
     waiting = [one.option for one in answer.changed if not one.live]
     if waiting:
-        say_warning(f"Restart the broker for {', '.join(waiting)}: it can't change while it runs.")
+        say_warning(f"Restart the broker to change {', '.join(waiting)}.")
     if not answer.changed:
-        say_done("Nothing has changed: the broker has these values already.")
+        say_done("Nothing has changed: the broker already has these values.")
     elif answer.file:
         err().print(Text(printable(f"Written to {answer.file}"), "dim"))

@@ -76,10 +76,12 @@ def add(
     missed: Annotated[
         MissedPolicy,
         typer.Option(
-            "--missed", help="Runs that were due while the broker was down: once for all, or skip."
+            "--missed",
+            help="Runs that were due while the broker was down: once publishes one for "
+            "all of them, skip publishes none.",
         ),
     ] = MissedPolicy.ONCE,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The messages' key.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the messages.")] = None,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", "-H", help="May be repeated.", metavar="NAME=VALUE"),
@@ -153,7 +155,7 @@ def remove(
         return await client.remove_schedule(name)
 
     if not with_client(url, work):
-        say_error(f"There is no schedule {name!r}. See what there is with: fanlog schedule list")
+        say_error(f"There is no schedule {name!r}. List them with: fanlog schedule list")
         raise typer.Exit(ExitCode.NOT_FOUND)
     say_done(f"{name} is removed")
 
@@ -185,7 +187,7 @@ def pending(
         print_json(shown)
         return
     if not found and on_terminal():
-        out().print("No messages wait; see fanlog publish --delay.", style="dim")
+        out().print("No messages wait. Publish one with: fanlog publish --delay", style="dim")
         return
     table = new_table("ID", "TOPIC", "DUE", "KEY", ">SIZE")
     for message in shown:
@@ -199,7 +201,7 @@ def pending(
         )
     out().print(table)
     if len(found) > limit:
-        err().print(f"There are more: give --limit. These are the first {limit:,}.", style="dim")
+        err().print(f"These are the first {limit:,}. Show more with --limit.", style="dim")
 
 
 @schedule_app.command(epilog="Example: [bold]fanlog schedule cancel reminder-42[/]")

@@ -50,7 +50,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.sendto(state.encode(), address)
         except OSError as fault:
-            logger.warning("The service manager could not be told: %s", fault)
+            logger.warning("The service manager could not be notified: %s", fault)
             self._address = ""
 
 

@@ -65,13 +65,14 @@ def tail(
         str,
         typer.Option(
             "--from",
-            help="earliest, latest, an offset, a moment (ISO 8601), or an age (10m, 2h, 1d). "
-            "Without: latest, and earliest with --no-follow.",
+            help="Start at earliest, latest, an offset, a time (ISO 8601), or an age (10m, 2h, "
+            "1d). Default: latest; earliest with --no-follow.",
             metavar="START",
         ),
     ] = "",
     count: Annotated[
-        int, typer.Option("--count", "-n", help="Stop after this many messages. 0: never.", min=0)
+        int,
+        typer.Option("--count", "-n", help="Stop after this many messages. 0 means never.", min=0),
     ] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
@@ -86,20 +87,20 @@ def tail(
         str,
         typer.Option(
             "--policy",
-            help="What to do when this reader is too slow.",
+            help="What happens when this reader is too slow.",
             metavar="catch-up|skip|disconnect",
         ),
     ] = "catch-up",
     group: Annotated[
         str,
-        typer.Option(
-            "--group", help="Read as a member of this group, and commit the messages shown."
-        ),
+        typer.Option("--group", help="Read as a member of this group, and store its offsets."),
     ] = "",
     missing: Annotated[
         str,
         typer.Option(
-            "--missing", help="Wait for a topic that does not exist, or fail.", metavar="wait|fail"
+            "--missing",
+            help="If the topic does not exist, wait for it, or fail.",
+            metavar="wait|fail",
         ),
     ] = "wait",
     url: Url = DEFAULT_URL,
@@ -110,12 +111,12 @@ def tail(
     """
     if group and (partition or no_follow or start.isdecimal()):
         raise InvalidArgumentError(
-            "A group decides itself what its members read: with --group, leave --partition and "
-            "--no-follow out, and use --from with earliest, latest, a time or an age."
+            "A group decides itself what its members read: with --group, leave out --partition "
+            "and --no-follow, and use --from with earliest, latest, a time or an age."
         )
     if group and policy != "catch-up":
         raise InvalidArgumentError(
-            "A group loses nothing: with --group, leave --policy out. Its members always catch up."
+            "Members of a group always catch up and lose nothing: with --group, leave --policy out."
         )
     if as_json and values_only:
         raise InvalidArgumentError("--json and --values-only exclude each other.")
@@ -200,7 +201,7 @@ async def _tail(client: Client, wanted: TailArguments, show: Show) -> None:
     subscription.notices.on_notice = say_warning
     async with subscription:
         if wanted.follow and err().is_terminal:
-            err().print(f"Following {wanted.target}; Ctrl-C ends.", style="dim")
+            err().print(f"Following {wanted.target}. Press Ctrl-C to end.", style="dim")
         if ends is None:
             await _follow(subscription, wanted.count, show)
         else:
@@ -309,7 +310,7 @@ async def _tell_about_link(client: Client) -> None:
             say_warning(
                 "Connected again."
                 if connected
-                else "The connection to the broker is lost; trying to come back."
+                else "The connection to the broker is lost. Trying to reconnect."
             )
 
 
@@ -322,9 +323,9 @@ def gap_sentence(gap: Gap) -> str:
             "memory and the broker was restarted."
         )
     because = {
-        GapReason.SKIPPED: "this reader is too slow and its policy is to skip",
+        GapReason.SKIPPED: "this reader is too slow, and its policy skips messages",
         GapReason.RETENTION: "they were deleted before they were read",
         GapReason.DAMAGED: "they are damaged on disk",
-        GapReason.UNREADABLE: "their producer made a batch that does not decode",
+        GapReason.UNREADABLE: "their producer made a batch that can't be decoded",
     }[gap.reason]
-    return f"{where}: offsets {gap.first} to {gap.next - 1} will not come: {because}."
+    return f"{where}: offsets {gap.first} to {gap.next - 1} are missing: {because}."

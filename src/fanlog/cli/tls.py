@@ -77,7 +77,7 @@ def dev(
 
     for user in client or ():
         if not user or "/" in user or user.startswith("."):
-            raise InvalidArgumentError(f"{user!r} can't be the name of a file: choose another.")
+            raise InvalidArgumentError(f"{user!r} can't be a file name: choose another.")
     known = ["localhost", "127.0.0.1", "::1"]
     names = [*(n for n in name or () if n not in known), *known]
     try:
@@ -90,7 +90,8 @@ def dev(
         ) from fault
     say_done(f"The certificate of the broker is for {', '.join(names)}, and valid {days:g} days.")
     say_warning(
-        f"{folder / 'ca.key'} can make a certificate for any name: use it for development only."
+        f"{folder / 'ca.key'} can make a certificate for any name: keep it secret, "
+        "and use it for development only."
     )
     _print_next(folder, certificate, key, shown)
 

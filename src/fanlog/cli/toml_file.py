@@ -48,7 +48,7 @@ def edited(text: str, changes: Mapping[tuple[str, str], TomlValue | None]) -> st
     if not is_right:
         names = ", ".join(f"{section}.{name}".lstrip(".") for section, name in changes)
         raise ConfigError(
-            f"The file is written in a way that {names} can't be changed in it. Change it by hand."
+            f"The layout of the file does not allow a change of {names}. Change it by hand."
         )
     return made
 

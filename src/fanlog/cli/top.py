@@ -34,9 +34,11 @@ def top(
             metavar="S",
         ),
     ] = 2.0,
-    rows: Annotated[int, typer.Option("--rows", help="Rows of a table.", min=1, metavar="N")] = 10,
+    rows: Annotated[
+        int, typer.Option("--rows", help="The number of rows of a table.", min=1, metavar="N")
+    ] = 10,
     once: Annotated[
-        bool, typer.Option("--once", help="Show the changes of one interval, and end.")
+        bool, typer.Option("--once", help="Show the changes of one interval, then exit.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each update as a JSON document.")

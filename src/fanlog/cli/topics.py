@@ -105,7 +105,7 @@ def create(
     }
     settings = _read_settings(flags)
     if any_settings and not if_not_exists:
-        raise InvalidArgumentError("--any-settings goes with --if-not-exists: give both.")
+        raise InvalidArgumentError("--any-settings needs --if-not-exists: give both.")
     exist_ok: ExistOk = "any" if any_settings else if_not_exists
 
     async def work(client: Client) -> TopicInfo:
@@ -117,7 +117,7 @@ def create(
     else:
         count = info.settings.partitions
         say_done(
-            f"Topic {info.name} is there, with {count} partition{'s' * (count != 1)} "
+            f"Topic {info.name} exists, with {count} partition{'s' * (count != 1)} "
             f"and durability {info.settings.durability}."
         )
 
@@ -225,7 +225,7 @@ def list_topics(
         print_json([as_document(info) for info in found])
         return
     if not found and on_terminal():
-        out().print("There are no topics yet; publishing to one creates it.", style="dim")
+        out().print("There are no topics yet. Publishing to a topic creates it.", style="dim")
         return
     table = new_table("TOPIC", ">PARTITIONS", "DURABILITY", ">RECORDS", ">BYTES", ">READERS")
     for info in found:
@@ -358,7 +358,8 @@ def truncate(
     start = parse_start(before, "--before")
     if not yes and not sys.stdin.isatty():
         raise InvalidArgumentError(
-            f"Deleting messages of {name!r} can't be undone, and nobody is here to ask: give --yes."
+            f"Deleting messages of {name!r} can't be undone, so it needs a confirmation: "
+            "give --yes."
         )
 
     async def look(client: Client) -> dict[int, int]:
@@ -416,7 +417,7 @@ def delete(
     """Delete a topic and its messages."""
     if not yes and not sys.stdin.isatty():
         raise InvalidArgumentError(
-            f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."
+            f"Deleting {name!r} can't be undone, so it needs a confirmation: give --yes."
         )
     if not yes:
 

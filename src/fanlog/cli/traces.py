@@ -43,7 +43,7 @@ def traces(
         return
     if not page.spans:
         if on_terminal():
-            out().print("The broker has no such spans; nothing is sampled.", style="dim")
+            out().print("The broker has no such spans, or no message was sampled.", style="dim")
         return
     table = new_table("TIME", "SPAN", ">TOOK", "OFFSET", "TRACE", "PARENT")
     for span in page.spans:

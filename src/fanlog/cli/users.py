@@ -238,7 +238,9 @@ def passwd(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Set a password. Sessions with the old password end."""
-    old = "" if old_password_file is None else read_secret(str(old_password_file), "the old one")
+    old = (
+        "" if old_password_file is None else read_secret(str(old_password_file), "the old password")
+    )
     password = check_password(read_password(password_file))
 
     async def work(client: Client) -> UserInfo:

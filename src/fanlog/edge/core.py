@@ -157,7 +157,7 @@ class EdgeCore(BrokerCore):
         if isinstance(origin, Relaying):
             return origin.pass_on_batches(data, at)
         if self.publisher is None:
-            raise InvalidArgumentError("Publish upstream: an edge has no log of its own.")
+            raise InvalidArgumentError("An edge has no log. Publish upstream.")
         return self.publisher(data, at, origin)
 
     def resume(self, outlet: Outlet) -> None:
@@ -182,9 +182,7 @@ class EdgeCore(BrokerCore):
     def create_topic(
         self, name: str, settings: dict[str, int | str], **options: Any
     ) -> BrokerTopic:
-        raise InvalidArgumentError(
-            f"An edge makes no topics of its own: make {name!r} at its upstream."
-        )
+        raise InvalidArgumentError(f"An edge can't create topics: create {name!r} upstream.")
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
         """Topics go when they go upstream."""

@@ -41,7 +41,7 @@ def read_body(data: bytes) -> Body:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise FormatError(f"A message on the bus is not an edge's: {fault}.") from fault
+        raise FormatError(f"A message on the bus does not come from an edge: {fault}.") from fault
 
 
 def read_envelope(data: bytes) -> Envelope:
@@ -50,7 +50,9 @@ def read_envelope(data: bytes) -> Envelope:
         offset, epoch, number, time_us, flag = head.split(b" ")
         return Envelope(int(offset), int(epoch), int(number), int(time_us), flag == b"e", body)
     except ValueError as fault:
-        raise FormatError(f"An announcement on the bus is not an edge's: {fault}.") from fault
+        raise FormatError(
+            f"An announcement on the bus does not come from an edge: {fault}."
+        ) from fault
 
 
 def make_batch(body: Body, *, number: int, epoch: int, offset: int, time_us: int) -> bytes:

@@ -88,7 +88,8 @@ class EdgeGate:
             raise
         except LinkError as fault:
             raise UnauthenticatedError(
-                f"This edge can't ask its upstream who you are: {fault} Try again when it is back."
+                f"This edge can't check the login, because its upstream is away: {fault} Try "
+                "again when it is back."
             ) from fault
         if vouched.account is None:
             raise UnauthenticatedError(NO_LOGIN)

@@ -139,10 +139,10 @@ class NatsConnection:
                 topic, message.value or b"", timeout=timeout_seconds, headers=headers_of(message)
             )
         except NatsNoRespondersError as fault:
-            raise NoRespondersError(f"Nobody answers requests to {topic!r} on NATS.") from fault
+            raise NoRespondersError(f"No client answers requests to {topic!r} on NATS.") from fault
         except (TimeoutError, NatsTimeoutError) as fault:
             raise RequestTimeoutError(
-                f"Nobody answered within {timeout_seconds} s. The outcome is unknown."
+                f"No client answered within {timeout_seconds} s. The outcome is unknown."
             ) from fault
         except (NatsError, OSError) as fault:
             raise ConnectionLostError(f"NATS can't be reached: {fault}.") from fault

@@ -106,7 +106,7 @@ class NatsHistory:
             if stream is None:
                 log = mirror_log(partition)
                 log.begins_at = log.tail.start_offset
-                return OffsetOutOfRangeError(f"{partition.name} is not kept.")
+                return OffsetOutOfRangeError(f"{partition.name} is not stored.")
             config = api.ConsumerConfig(
                 deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
                 opt_start_seq=offset + 1,

@@ -31,7 +31,7 @@ def check_subject(name: str) -> str:
             "signs in front."
         )
     if name.startswith(SIGNAL):
-        raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")
+        raise InvalidNameError(f"The name {name!r} is reserved for edges: choose another.")
     return name
 
 
@@ -49,7 +49,7 @@ def _check_header(name: str) -> str:
     could empty a stream with it."""
     if name.lower().startswith(_RESERVED):
         raise InvalidArgumentError(
-            f"The header {name!r} is one of NATS's or of the edges' own: choose another name."
+            f"The header {name!r} belongs to NATS or to the edges: choose another name."
         )
     if not name or not name.isascii() or not name.isprintable() or set(name) & set(" :"):
         raise InvalidArgumentError(

@@ -176,8 +176,8 @@ class NatsUpstream:
         first = subject.split(".", maxsplit=1)[0]
         if first in ("*", ">"):
             raise InvalidNameError(
-                f"No stream covers {subject!r}, and none can be made for all subjects: make one, "
-                "or follow a pattern with a first part of its own."
+                f"No stream covers {subject!r}, and the edge creates none for all subjects: create "
+                "one, or follow a pattern with a first part of its own."
             )
         name = f"fanlog-{first}".translate(str.maketrans(" /\\", "---"))
         config = api.StreamConfig(

@@ -363,7 +363,7 @@ class RedisUpstream:
     ) -> list[Published]:
         _check_not_own(check_name(name))
         if len(messages) > _MESSAGES_AT_ONCE_MAX:
-            raise FanlogError(f"Publish {_MESSAGES_AT_ONCE_MAX} messages at a time at most.")
+            raise FanlogError(f"Publish at most {_MESSAGES_AT_ONCE_MAX} messages at a time.")
         once = scripts.ONCE + f"{len(name)}:{name}:{dedupe}" if dedupe else scripts.TOPIC + name
         keys = [*_keys(name), scripts.STREAM + name, once]
         arguments = [*self._begin_arguments(name), _ONCE_SECONDS if dedupe else 0]
@@ -452,7 +452,7 @@ def _check_not_own(name: str) -> str:
     """The name, if it is not one of the keys and channels of edges: a client that left such a
     channel would take it from all."""
     if name.startswith(scripts.OWN_PREFIX):
-        raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")
+        raise InvalidNameError(f"The name {name!r} is reserved for edges: choose another.")
     return name
 
 

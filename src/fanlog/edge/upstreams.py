@@ -59,8 +59,8 @@ def _redis_edge(url: str, config: Config) -> EdgeNode:
         raise _missing("Redis", "edge-redis", fault) from fault
     if config.edge.tls_server_name:
         raise ConfigError(
-            "edge.tls_server_name is not for Redis: its certificate must have the host of the "
-            "address. Leave it out."
+            "edge.tls_server_name has no effect with Redis: the certificate must name the host "
+            "of the address. Leave the setting out."
         )
     return RedisEdge(url, _shown(url), config)
 
@@ -75,8 +75,8 @@ def _nats_edge(url: str, config: Config) -> EdgeNode:
     wanted = options.pop("jetstream", "false")
     if options or wanted not in ("true", "false"):
         raise InvalidArgumentError(
-            f"{_shown(url)} has an option that there is none of. There is one: ?jetstream=true "
-            "makes streams where none covers a subject."
+            f"{_shown(url)} has an unknown option. The only option is ?jetstream=true: it "
+            "creates streams for subjects that have none."
         )
     address = parts._replace(query="").geturl()
     return NatsEdge(address, _shown(url), config, make_streams=wanted == "true")
