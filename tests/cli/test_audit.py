@@ -163,7 +163,7 @@ def test_a_head_that_was_kept_elsewhere_goes_before_the_broker_s_own(
     folder, head = stopped
     other = f"{head.split(':')[0]}:{'ab' * 32}"
     found = typed("audit", "verify", "--data", str(folder), "--head", other)
-    assert (found.code, "whose hash was kept" in found.err) == (1, True)
+    assert (found.code, "the hash that you kept" in found.err) == (1, True)
 
 
 def test_the_last_records_that_fit_are_shown_however_many_came_after_them(

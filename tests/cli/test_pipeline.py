@@ -81,7 +81,7 @@ def test_mistakes_are_told_before_spark_starts(typed: Runner, tmp_path: Path) ->
     option = typed("pipeline", "run", "clean", "--option", "topics=a", "--state", state)
     assert option.sentence.startswith("The pipeline clean has no option 'topics': it has url,")
     form = typed("pipeline", "run", "clean", "--option", "topic", "--state", state)
-    assert form.sentence == "'topic' is no option: write it as name=value."
+    assert form.sentence == "'topic' is not an option: write it as name=value."
     needed = typed("pipeline", "run", "replay", "--state", state)
     assert needed.sentence.startswith("The pipeline replay needs the option 'to'")
     kind = typed("pipeline", "run", "rollup", "--option", "window=long", "--state", state)

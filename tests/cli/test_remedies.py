@@ -117,7 +117,7 @@ def test_a_full_disk(serve: Serve, run: Run, mounted: Callable[[str], Path]) -> 
             said = ended.sentence
             break
     assert "fanlog topic truncate" in said
-    assert "restart" not in said, "it goes on by itself"
+    assert "restart" not in said, "it resumes by itself"
     assert run("topic", "describe", "t", FANLOG_URL=broker.url).code == 0
 
 

@@ -38,5 +38,5 @@ def test_a_folder_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     ended = run("verify", "other")
     assert ended.code == 1
-    assert "not a data folder" in ended.sentence
-    assert "not a data folder" in run("verify", "missing").sentence
+    assert "not a Fanlog data folder" in ended.sentence
+    assert "not a Fanlog data folder" in run("verify", "missing").sentence

@@ -227,5 +227,5 @@ def test_a_primary_of_an_older_epoch_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_list_of_cuts_stops_the_start(tmp_path: Path) -> None:
     Primary(tmp_path / "a", 1).close()
     (tmp_path / "a" / "cuts.json").write_text("{")
-    with pytest.raises(FolderUnusableError, match="can't be finished"):
+    with pytest.raises(FolderUnusableError, match="can't be completed"):
         Primary(tmp_path / "a", 2)

@@ -107,7 +107,7 @@ async def test_a_chain_is_verified_and_a_foreign_record_is_found(dashboard: Dash
             await page.get_by_text("Compare with a head").click()
             await page.get_by_role("textbox", name="Head").fill("29:" + "0" * 64)
             await verify.click()
-            await expect(page.get_by_text("is not the one whose hash was kept")).to_be_visible()
+            await expect(page.get_by_text("does not have the hash that you kept")).to_be_visible()
             await axe(page)
             await page.get_by_role("textbox", name="Head").fill(head)
             await verify.click()

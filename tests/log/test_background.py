@@ -141,7 +141,7 @@ def test_of_two_topics_with_one_name_the_newer_counts_and_the_other_is_reported(
     again = LogStore(tmp_path / "copy", LogOptions(), lambda: 0)
     assert {topic.number for topic in again.open()} == {new.number, *(t.number for t in others)}
     (problem,) = again.problems
-    assert "9-t is left aside: there is a newer topic 't'" in problem
+    assert "9-t is skipped: there is a newer topic 't'" in problem
     again.close()
     assert (tmp_path / "copy/topics/9-t").exists()
 

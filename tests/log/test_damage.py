@@ -101,7 +101,7 @@ def test_a_block_ends_before_damage_and_the_next_read_names_it(tmp_path: Path) -
     assert log.damaged == []
     assert log.read(0, 30).next_offset == 3
     # The damage behind the block was seen by nobody yet.
-    with pytest.raises(DamagedError, match=r"Records 3 to 3 .* Go on at 4") as caught:
+    with pytest.raises(DamagedError, match=r"Records 3 to 3 .* Continue at 4") as caught:
         log.read(3, 30)
     assert (caught.value.first, caught.value.next) == (3, 4)
     assert [(d.first, d.next) for d in log.damaged] == [(3, 4)]

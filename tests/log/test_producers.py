@@ -170,7 +170,7 @@ def test_without_a_whole_file_the_earlier_segments_are_read(
         path.write_bytes(encode_producers(1, []))
     with caplog.at_level(logging.WARNING):
         assert writer.reopen().recovered == expected
-    assert "no whole file of producers" in caplog.text
+    assert "no complete file of producers" in caplog.text
     caplog.clear()
     # It was written anew, so that the next start is quick again.
     assert path.read_bytes() == data

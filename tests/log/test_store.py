@@ -208,7 +208,7 @@ def test_a_half_created_topic_is_left_aside_with_a_log_line(
         (half / "topic.json").write_text(content)
     store, found = reopen(store)
     assert list(found) == ["whole"]
-    assert "9-half is left aside" in caplog.text
+    assert "9-half is skipped" in caplog.text
     assert half.exists()
     assert store.create("next", TopicSettings()).number == 10
     store.close()
@@ -260,7 +260,7 @@ def test_a_fresh_volume_and_what_a_crash_left_of_the_first_start_are_taken(
 def test_somebody_elses_folder_is_refused(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).mkdir()
-    with pytest.raises(FolderUnusableError, match="it is not a data folder"):
+    with pytest.raises(FolderUnusableError, match="it is not a Fanlog data folder"):
         open_store(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 

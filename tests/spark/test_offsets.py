@@ -43,7 +43,7 @@ def test_offsets_come_back_from_a_checkpoint_as_they_went_in(
 
 
 def test_a_checkpoint_of_another_source_is_told_from_ours() -> None:
-    with pytest.raises(InvalidArgumentError, match="not those of the source `fanlog`"):
+    with pytest.raises(InvalidArgumentError, match="not from the source `fanlog`"):
         from_json({"orders": {"0": 23}})
 
 

@@ -1,6 +1,6 @@
 """The asyncio client: publishing, subscriptions, groups, queues and transactions on one connection
-that comes back by itself. The module is long because it is the public API in one class: most of it
-is signatures, overloads and docstrings. The work is in the parts that the client is composed of."""
+that reconnects by itself. The module is long because one class is the whole public API: most of it
+is signatures, overloads and docstrings. The parts of the client do the work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Client(TopicCalls):
 
     @property
     def encoding(self) -> Encoding:
-        """How objects are published, where a message does not say."""
+        """The encoding of objects whose message does not name one."""
         return self._publisher.encoding
 
     @overload
@@ -137,8 +137,8 @@ class Client(TopicCalls):
         at: Time | None = None,
         schedule_id: str | None = None,
     ) -> Receipt | Scheduled:
-        """Publishes one message and returns once the broker has it, as safely as the topic's
-        durability says. Messages published at the same time share a batch.
+        """Publishes one message. Returns when the broker has it, with the safety of the topic's
+        durability. Messages published at the same time share a batch.
 
         Bytes and str are published as they are. None is a tombstone, which deletes its key from a
         compacted topic. Any other object becomes JSON, or msgpack with `encoding="msgpack"`, and
@@ -149,15 +149,16 @@ class Client(TopicCalls):
         readers get all of them in the order of the log.
 
         After `timeout_seconds` without an answer it raises `RequestTimeoutError`. The message may
-        be stored all the same: the client goes on trying for `delivery_timeout_seconds`.
+        still be stored: the client keeps trying for `delivery_timeout_seconds`.
 
         >>> receipt = await client.publish("orders", b"one tea", key="alice")  # doctest: +SKIP
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
         (0, 'os')
 
-        With `delay_seconds`, or `at` a time (a datetime, or seconds since 1970), the broker keeps
-        the message and publishes it then: durable, exact to 100 ms, and once. It returns as soon
-        as the broker has it. A `schedule_id` of your own replaces the message that waits under it.
+        With `delay_seconds` or `at` (a datetime, or seconds since 1970), the broker stores the
+        message and publishes it once at that time, exact to 100 ms. The call returns as soon as the
+        broker has it. With your own `schedule_id`, the message replaces the one that waits under
+        this id.
 
         >>> waiting = await client.publish("mails", mail, delay_seconds=3600)  # doctest: +SKIP
         >>> await client.cancel_scheduled(waiting.id)  # doctest: +SKIP
@@ -236,8 +237,8 @@ class Client(TopicCalls):
         schedule_id: str | None = None,
     ) -> None:
         """Publishes without waiting for the acknowledgement: fire and forget, with bounded
-        memory. It waits only while `buffer_bytes_max` is full. What goes wrong is raised by the
-        next `flush` or `close`. For `delay_seconds`, `at` and `schedule_id` see `publish`.
+        memory. It waits only while `buffer_bytes_max` is full. The next `flush` or `close` raises
+        errors. For `delay_seconds`, `at` and `schedule_id` see `publish`.
 
         >>> for number in range(100_000):
         ...     await client.send("numbers", str(number))
@@ -328,7 +329,7 @@ class Client(TopicCalls):
         priority: int = 0,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
-        """Publishes values in order and waits for all of them. They share a key and headers.
+        """Publishes values in order and waits for all of them. They have the same key and headers.
 
         >>> receipts = await client.publish_many("orders", [b"one tea", b"two tea"])
         """
@@ -349,7 +350,8 @@ class Client(TopicCalls):
     async def _put_in_turn(
         self, topic: str, partition: int | None, put: Callable[[TopicOutbox], T]
     ) -> T:
-        """Puts something into a topic: if that must be opened first, in the order of the calls."""
+        """Puts something into a topic. If the topic must be opened first, the order of the calls
+        stays."""
         publisher = self._publisher
         if topic not in publisher.topics and self._session.closed is publisher.fenced is None:
             done = await publisher.put_when_opened(topic, partition, put)
@@ -359,7 +361,7 @@ class Client(TopicCalls):
 
     async def publish_each(self, topic: str, records: Iterable[OnceRecord]) -> list[OnceReceipt]:
         """Publishes messages that each have their own key and headers, in order, and waits for all
-        of them. If one of them can't be published, none is. For listeners."""
+        of them. If one of them can't be published, none is. Listeners use this."""
         publisher, wanted = self._publisher, list(records)
 
         def put(outbox: TopicOutbox) -> tuple[TopicOutbox, list[asyncio.Future[Receipt]]]:
@@ -388,7 +390,7 @@ class Client(TopicCalls):
             await self._publisher.room()
 
     async def cancel_scheduled(self, id: str) -> bool:
-        """Takes a delayed message back; False if it has gone out, or there is none of this id.
+        """Cancels a delayed message. False if it was already published, or the id does not exist.
 
         >>> await client.cancel_scheduled("reminder-42")  # doctest: +SKIP
         True
@@ -396,7 +398,8 @@ class Client(TopicCalls):
         return (await self._delayed.cancel([id]))[0]
 
     def scheduled(self, topic: str = "") -> AsyncIterator[PendingMessage]:
-        """The delayed messages that wait, for one topic or for all, the first due in front.
+        """The delayed messages that wait, for one topic or for all, in the order of their due
+        times.
 
         >>> [message.id async for message in client.scheduled("mails")]  # doctest: +SKIP
         ['reminder-42']
@@ -417,9 +420,9 @@ class Client(TopicCalls):
         headers: Headers | None = None,
     ) -> ScheduleInfo:
         """Publishes a message again and again: by a cron expression of five fields (minute, hour,
-        day, month, weekday) in a time zone, or every so many seconds. A schedule of the same name
-        is changed. Each run happens once. Of the runs that were due while the broker was down, one
-        is made up for ("once"), or none ("skip").
+        day, month, weekday) in a time zone, or every so many seconds. It replaces a schedule of the
+        same name. Each run happens once. After runs that were due while the broker was down, it
+        runs once ("once") or not at all ("skip").
 
         >>> await client.add_schedule(  # doctest: +SKIP
         ...     "report", "jobs", "daily", cron="0 8 * * 1-5", timezone="Europe/Berlin"
@@ -442,11 +445,11 @@ class Client(TopicCalls):
         return await self._delayed.schedules()
 
     async def remove_schedule(self, name: str) -> bool:
-        """Removes a schedule; False if there is none of this name."""
+        """Removes a schedule. False if no schedule has this name."""
         return await self._delayed.remove_schedule(name)
 
     async def flush(self) -> None:
-        """Waits until everything sent so far is acknowledged. Raises what `send` ran into.
+        """Waits until everything sent so far is acknowledged. Raises the errors of `send`.
 
         >>> await client.send("orders", "one tea")
         >>> await client.flush()
@@ -461,7 +464,7 @@ class Client(TopicCalls):
     def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]: ...
     def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]:
         """A topic whose messages are all of one type: a dataclass, a msgspec Struct, an attrs
-        class, a pydantic model, or what these are made of. It asks the broker nothing.
+        class, a pydantic model, or a type that these are made of. It does not call the broker.
 
         >>> orders = client.topic("orders", Order)  # doctest: +SKIP
         >>> await orders.publish(Order(tea=2), key="alice")  # doctest: +SKIP
@@ -505,9 +508,9 @@ class Client(TopicCalls):
         bytes_max: int = 4 * MIB,
         encoding: Encoding | None = None,
     ) -> Stream[Any]:
-        """A stream that is written once, ends, and can be read from any position, by any number of
-        readers in any process, while it is written and for `ttl_seconds` after. It asks the broker
-        nothing until it is written or read.
+        """A stream that is written once and ends. Any number of readers, in any process, can read
+        it from any position, while it is written and for `ttl_seconds` after. The first write or
+        read is the first call to the broker.
 
         >>> async with client.stream("answer-42") as answer:  # doctest: +SKIP
         ...     async for token in model(question):
@@ -515,10 +518,10 @@ class Client(TopicCalls):
         >>> async for text in client.stream("answer-42").read():  # doctest: +SKIP
         ...     print(text)
 
-        `mode` says what a writer does if the name is in use: "new" refuses, "continue" appends to
-        the stream that is there or begins one, and "existing" never begins one. The broker keeps
-        the newest `bytes_max` bytes of a stream in memory; one that must survive a restart of the
-        broker has `durability="os"`. Pieces are text, or of a `type`; see `topic`.
+        `mode` decides what a writer does if the name is in use. "new" raises an error; "continue"
+        appends to the stream, or begins it; "existing" appends, and never begins one. The broker
+        keeps the newest `bytes_max` bytes of a stream in memory; to keep it over a restart of the
+        broker, give `durability="os"`. Pieces are text, or of a `type`; see `topic`.
         """
         settings = StreamSettings(ttl_seconds, durability, bytes_max)
         kind = MessageType[Any](
@@ -527,7 +530,7 @@ class Client(TopicCalls):
         return Stream(self, kind, mode, settings)
 
     def forget_topic(self, name: str) -> None:
-        """Closes a topic that this client publishes no more to: it is opened again if need be."""
+        """Closes a topic after publishing to it. The next publish opens it again."""
         self._publisher.forget(name)
 
     # Reading
@@ -544,15 +547,16 @@ class Client(TopicCalls):
         window_bytes: int | None = None,
         missing: MissingPolicy = "wait",
     ) -> Subscription:
-        """Follows a topic, or all topics that fit a pattern (`*` one token, `>` the rest).
+        """Follows a topic, or all topics that match a pattern (`*` one token, `>` the rest).
 
         `start` is "latest" (the default), "earliest", an offset, a time (a datetime, or a text such
         as "2025-01-31T12:00"; without a zone it is local time), or an age ("10m", a timedelta). A
-        `durable` name begins where it last committed, and at `start` the first time. `policy`
-        says what happens when this reader is too slow: "catch-up", "skip" or "disconnect".
+        `durable` name resumes at its last offset commit, and begins at `start` the first time.
+        `policy` decides what happens when this reader is too slow: "catch-up", "skip" or
+        "disconnect".
 
-        Subscribing creates no topic. A reader waits for a topic that does not exist, logs so once,
-        and gets everything from its first message on. With `missing="fail"` it raises
+        Subscribing creates no topic. If the topic does not exist, the reader logs this once, waits
+        for it, and gets everything from its first message on. With `missing="fail"` it raises
         `TopicNotFoundError` instead.
 
         >>> async with client.subscribe("orders", start="earliest") as orders:
@@ -602,17 +606,18 @@ class Client(TopicCalls):
         **options: Unpack[HandledOptions],
     ) -> GroupMember | Coroutine[Any, Any, Handled]:
         """Joins a consumer group, whose members share the partitions of a topic or a pattern. The
-        group continues where it has committed, and begins at `reset` the first time.
+        group resumes at its last offset commit, and begins at `reset` the first time.
 
-        With a `handler`, await it: it gives each message to the handler, plain or async, those of
-        a partition in order, and different partitions side by side, up to `concurrency` at a time.
-        It runs until `until` is set or SIGTERM comes; then it finishes what it has begun, commits
-        and leaves. What the handler raises is logged, and the message is tried again while its
-        partition waits. See `HandlerOptions`.
+        With a `handler`, await the call. It gives each message to the handler, plain or async:
+        messages of one partition in order, different partitions side by side, up to `concurrency`
+        at a time. It runs until `until` is set or SIGTERM comes. Then it finishes the messages it
+        has begun, commits their offsets and leaves. If the handler raises, the error is logged and
+        the message is tried again; its partition waits. See `HandlerOptions`.
 
         >>> await client.consume("orders", bill, group="billing", concurrency=10)  # doctest: +SKIP
 
-        Without one it is a member to iterate over. For its options see `ConsumeOptions`.
+        Without a handler, it returns a member to iterate over. For the options see
+        `ConsumeOptions`.
         """
         joining = Joining(self, topic, group, self._options)
         if handler is None:
@@ -647,13 +652,14 @@ class Client(TopicCalls):
     ) -> Worker | Coroutine[Any, Any, None]:
         """Joins a queue, which hands each message of a topic or a pattern to one free worker.
 
-        With a `handler`, await it: it gives each job to the handler, plain or async, up to
-        `concurrency` at a time, until `until` is set or SIGTERM comes, and finishes what it has
-        begun. What the handler raises is logged, and the job is tried again.
+        With a `handler`, await the call. It gives each job to the handler, plain or async, up to
+        `concurrency` at a time. It runs until `until` is set or SIGTERM comes, and then finishes
+        the jobs it has begun. If the handler raises, the error is logged and the job is tried
+        again.
 
         >>> await client.work("emails", send, queue="mailers", concurrency=10)  # doctest: +SKIP
 
-        Without one it is a worker to iterate over. For the options see `WorkOptions`.
+        Without a handler, it returns a worker to iterate over. For the options see `WorkOptions`.
         """
         if handler is not None:
             options = {"prefetch": concurrency, **options}
@@ -691,8 +697,8 @@ class Client(TopicCalls):
     async def serve(
         self, topic: str, handler: RequestHandler, *, queue: str = "", prefetch: int = 16
     ) -> None:
-        """Answers requests until it is cancelled: a `handler`, plain or async, gets each job, and
-        what it returns is the answer. One that raises answers with an error.
+        """Answers requests until it is cancelled. The `handler`, plain or async, gets each job and
+        returns the answer. If it raises, the answer is an error.
 
         >>> async def double(job):
         ...     return str(2 * int(job.text))
@@ -703,8 +709,8 @@ class Client(TopicCalls):
     async def reply(
         self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
     ) -> None:
-        """Answers a request that was read in another way than as a job. A message that is no
-        request gets no answer.
+        """Answers a request that was read as a message, not as a job. Does nothing for a message
+        that is not a request.
 
         >>> await client.reply(message, "42")
         """
@@ -714,8 +720,8 @@ class Client(TopicCalls):
 
     def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
         """Messages for several topics, and a group's positions, that become visible together or
-        not at all; see `Transaction`. Under an `id` it happens once, however often it is tried.
-        It is given up when nothing is staged for `timeout_seconds`.
+        not at all; see `Transaction`. With an `id` it happens once, however often it is tried. The
+        broker aborts it when nothing is staged for `timeout_seconds`.
 
         >>> async with client.transaction(id="order-4711") as tx:
         ...     await tx.publish("orders", "one tea")
@@ -724,8 +730,8 @@ class Client(TopicCalls):
         return self._transaction(checked(messages.BeginTransaction(id, timeout_seconds)))
 
     def join_transaction(self, ticket: str) -> Transaction:
-        """One that another client has begun, to stage into it as well. Leaving its block only
-        makes sure that all is staged; whoever wants to commits it.
+        """Joins a transaction that another client has begun, to stage into it too. Leaving the
+        block only waits until all messages are staged. Any of the clients may commit it.
 
         >>> async with client.join_transaction(ticket) as part:
         ...     await part.publish("results", "a row")
@@ -747,8 +753,8 @@ class Client(TopicCalls):
         attempts: int = 5,
         timeout_seconds: float = 60.0,
     ) -> messages.TransactionCommitted:
-        """Does `work` in a transaction and commits it; if the broker was restarted meanwhile, the
-        work is done again, and still happens once.
+        """Does `work` in a transaction and commits it. If the broker restarts meanwhile, the work
+        is done again, and still takes effect once.
 
         >>> async def move(tx):
         ...     await tx.publish("accounts", "-10", key="alice")
@@ -777,14 +783,14 @@ class Client(TopicCalls):
         idle_seconds: float | None = None,
         on_gap: OnGap | None = None,
     ) -> int:
-        """Reads `source` as a member of a group, and publishes what `function` makes of each
-        message to `target`, exactly once: messages made and positions read are committed
-        together, so many records or seconds at a time.
+        """Reads `source` as a member of a group, calls `function` for each message, and publishes
+        the results to `target`, exactly once: results and offsets are committed together, after so
+        many records or seconds.
 
         The function, plain or async, returns a value, which keeps the message's key and headers,
         an `Outgoing`, a list of them, or None. It may be called again for messages whose
-        transaction failed. Ends when `until` says so, or when nothing came for `idle_seconds`;
-        returns how many messages it has done.
+        transaction failed. The call ends when `until` is set, or when nothing comes for
+        `idle_seconds`. It returns the number of messages done.
 
         >>> await client.transform("words", "loud", louder, group="g")  # doctest: +SKIP
         """
@@ -803,7 +809,7 @@ class Client(TopicCalls):
 
 
 class Connecting:
-    """What `connect` returns: await it, or enter it with `async with`."""
+    """The result of `connect`: await it, or enter it with `async with`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -834,7 +840,7 @@ class Connecting:
 
 
 def check_client_options(given: Iterable[str]) -> None:
-    """Refuses options that there are none of."""
+    """Refuses unknown options."""
     known = ClientOptions.__struct_fields__
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -852,14 +858,14 @@ def connect(
     ...     await client.publish("greetings", "hello")
 
     Options are those of `ClientOptions`, as an object or by name, such as `linger_ms=5`. With
-    `producer="billing"` the client publishes under that name: another one that connects under it
-    later takes it over, and this one's publishes fail with `FencedError` from then on.
+    `producer="billing"` the client publishes under that name: if another client connects under that
+    name later, it takes the name over, and this client's publishes then fail with `FencedError`.
 
-    For a cluster, name several of its nodes: `fanlog://a:7420,b:7420,c:7420`. Any of them answers,
-    and the client goes to another one when its node is gone.
+    For a cluster, name several of its nodes: `fanlog://a:7420,b:7420,c:7420`. Any of them will do;
+    the client moves to another node when its node fails.
 
-    A broker that asks for a login wants a `key` (or `key_file`), a `user` with a `password`, or a
-    `token`, which may be a function that gets a fresh one. The address may have them as well:
+    If the broker asks for a login, give a `key` (or `key_file`), a `user` with a `password`, or a
+    `token`, which may be a function that returns a fresh one. The address may contain them too:
     `fanlog://user:password@host`, `fanlog://:KEY@host`.
 
     >>> async with fanlog.connect(url, key_file="/run/secrets/fanlog") as client:  # doctest: +SKIP

@@ -1,5 +1,5 @@
-"""How callers write where to begin, what to follow, when it happened, and a topic's settings; and
-what they are told where it has the wrong type."""
+"""Checks and converts arguments of callers: where to begin, what to follow, times, and a topic's
+settings. An argument of the wrong type gets a clear error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ExistOk = bool | Literal["any"]
 
 
 def as_start(given: StartLike, what: str = "start", now: dt.datetime | None = None) -> Start:
-    """Where to begin, from all that people write for it.
+    """Where to begin, from every form that callers may give.
 
     | given | begins |
     | --- | --- |
@@ -57,7 +57,7 @@ def _parsed(text: str, now: dt.datetime | None) -> Start:
     if text.isascii() and text.isdecimal():
         return _at_offset(int(text))
     if not text.strip("0123456789_."):
-        # `0.5` is no offset, and an age has a unit.
+        # `0.5` is not an offset, and an age has a unit.
         raise ValueError(text)
     return _at(parse_moment(text, _now(now)))
 
@@ -86,15 +86,15 @@ def checked_priority(given: object) -> int:
 
 
 def topic_name(given: object) -> str:
-    """A topic's name or pattern, of the right type; what it may hold the broker knows."""
+    """A topic's name or pattern, of the right type. The broker checks its contents."""
     if not isinstance(given, str):
         raise InvalidArgumentError(f"A topic's name is a str, not {type(given).__name__}.")
     return given
 
 
 def checked(request: Request) -> Request:
-    """A request whose values have the types that they must have. The broker could not read another,
-    and would cut off whoever sends it."""
+    """A request whose values have the right types. The broker can't read other types, and would
+    disconnect the client."""
     try:
         msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=type(request))
     except (msgspec.ValidationError, TypeError, OverflowError) as fault:
@@ -103,7 +103,7 @@ def checked(request: Request) -> Request:
 
 
 def as_reset(given: ResetPolicy | StartLike) -> tuple[ResetPolicy, Start | None]:
-    """Where a new group begins: a policy, or a time and the policy for what it does not cover."""
+    """Where a new group begins: a policy, or a time with its fallback policy."""
     match given:
         case "earliest" | "latest" | "none":
             return given, None
@@ -122,7 +122,7 @@ def as_reset(given: ResetPolicy | StartLike) -> tuple[ResetPolicy, Start | None]
 
 
 def reset_policy(given: object) -> None:
-    """Refuses what is no reset policy."""
+    """Refuses an unknown reset policy."""
     if given not in get_args(ResetPolicy):
         raise InvalidArgumentError(
             f"There is no reset policy {given!r}: use one of {', '.join(get_args(ResetPolicy))}."
@@ -130,7 +130,7 @@ def reset_policy(given: object) -> None:
 
 
 def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dict[str, int | str]:
-    """The settings as they go to the broker, which knows the defaults and what is allowed."""
+    """The settings for the broker, which knows the defaults and the allowed values."""
     for name, value in given.items():
         if not isinstance(value, int | str):
             raise InvalidArgumentError(
@@ -142,8 +142,8 @@ def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dic
 def to_compare(
     settings: TopicSettings | None, given: dict[str, Any], exist_ok: object
 ) -> tuple[str, ...] | None:
-    """The settings that a topic must have if it exists. In a `TopicSettings` those with another
-    value than the default: of the others nobody can tell whether the caller chose them."""
+    """The settings that a topic must have if it exists. Of a `TopicSettings`, only values other
+    than the defaults: the caller may not have chosen a default."""
     if exist_ok not in (True, False, "any"):
         raise InvalidArgumentError(
             f"exist_ok is {exist_ok!r}, but must be True, False or 'any': whatever its settings."

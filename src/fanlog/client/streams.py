@@ -56,8 +56,8 @@ logger = logging.getLogger("fanlog.client")
 
 T = TypeVar("T")
 StreamMode = Literal["new", "continue", "existing"]
-# How often a writer that has nothing to say tells readers that it is there. Well below the time
-# after which they take it for dead.
+# How often an idle writer tells readers that it is alive. Well below the time after which readers
+# take it for dead.
 ALIVE_SECONDS = 15.0
 IDLE_SECONDS = 60.0
 # An end that is written because of an error must not hold that error up for long.
@@ -67,7 +67,7 @@ _TEXT: Headers = {CONTENT_TYPE: "text/plain"}
 
 
 class StreamSettings(NamedTuple):
-    """What a writer that begins a stream asks the broker for."""
+    """The settings of a stream that a writer begins."""
 
     ttl_seconds: int
     durability: DurabilityName
@@ -134,7 +134,8 @@ class Stream(Generic[T]):
     # Writing
 
     async def open(self) -> None:
-        """Begins the stream, or continues it, as its `mode` says. The first `append` does it."""
+        """Begins or continues the stream, as its `mode` decides. The first `append` does this by
+        itself."""
         if self._ended:
             raise _ended(self.name)
         if self._open:
@@ -184,15 +185,15 @@ class Stream(Generic[T]):
         return value, headers
 
     async def append(self, piece: T) -> Receipt:
-        """Appends a piece, and returns when the broker has it: readers get it at once."""
+        """Appends a piece. Returns when the broker has it; readers get it at once."""
         value, headers = self._encoded(piece)
         await self.open()
         self._wrote_at = asyncio.get_running_loop().time()
         return await self._host.publish(self.topic, value, headers=headers)
 
     async def send(self, piece: T) -> None:
-        """Appends a piece without waiting for the broker. Pieces that are sent together travel
-        together. What goes wrong is raised by `end`."""
+        """Appends a piece without waiting for the broker. Pieces sent together share a batch. `end`
+        raises errors."""
         value, headers = self._encoded(piece)
         if not self._open or self._ended:
             await self.open()
@@ -200,8 +201,8 @@ class Stream(Generic[T]):
         await self._host.send(self.topic, value, headers=headers)
 
     async def end(self, error: str | BaseException | None = None) -> None:
-        """Ends the stream: readers get all that was appended, and then stop. With an `error` they
-        raise `StreamFailedError` with its words instead of stopping."""
+        """Ends the stream: readers get all pieces, and then stop. With an `error`, they raise
+        `StreamFailedError` with that text instead."""
         await self.open()
         self._stop_beating()
         headers: dict[str, bytes] = {streams.MARK: streams.END}
@@ -213,7 +214,7 @@ class Stream(Generic[T]):
         self._host.forget_topic(self.topic)
 
     async def delete(self) -> None:
-        """Deletes the stream at once, before its time. Who reads it gets `StreamGoneError`."""
+        """Deletes the stream now, before it expires. Its readers get `StreamGoneError`."""
         self._stop_beating()
         self._ended = True
         await self._host.delete_topic(self.topic)
@@ -244,7 +245,7 @@ class Stream(Generic[T]):
         except (FanlogError, TimeoutError) as fault:
             logger.warning("The stream %s could not be ended: %s", self.name, fault)
 
-    # While the writer has nothing to say
+    # While the writer is idle
 
     def _beat_later(self) -> None:
         self._beat = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
@@ -273,11 +274,10 @@ class Stream(Generic[T]):
         idle_seconds: float | None = IDLE_SECONDS,
         missing: MissingPolicy = "fail",
     ) -> StreamReader[T]:
-        """Reads the stream from its start, or from the `position` that a reader had, and ends where
-        the stream ends. It fits FastAPI's `StreamingResponse`.
-
-        If nothing comes for `idle_seconds` it raises `StreamSilentError`: the writer has died. A
-        stream that does not exist is an error at once; with `missing="wait"` it is awaited so long.
+        """Reads the stream from its start, or from the `position` of an earlier reader, to its end.
+        You can pass it to FastAPI's `StreamingResponse`. If nothing comes for `idle_seconds`, it
+        raises `StreamSilentError`: the writer has died. A stream that does not exist is an error at
+        once; with `missing="wait"` the reader waits for it that long.
 
         >>> reader = client.stream("answer-42").read(position=seen)  # doctest: +SKIP
         >>> async for text in reader:  # doctest: +SKIP
@@ -288,7 +288,7 @@ class Stream(Generic[T]):
             raise InvalidArgumentError(f"idle_seconds is above 0, or None, not {idle_seconds!r}.")
         wanted = Subscribe(
             target=self.topic,
-            # Not the earliest that is left: what is missing before that must be noticed.
+            # Not the earliest piece left: the reader must notice missing pieces before it.
             start=Start("offset", 0) if start == "earliest" else as_start(start),
             resume=resume,
             missing=missing_policy(missing),
@@ -310,19 +310,19 @@ class StreamReader(Generic[T]):
         self._at: Position | None = wanted.resume[0] if wanted.resume else None
         self.ended = False
         self._reading: Subscription | None = None
-        # Pieces before it are not given.
+        # Earlier pieces are skipped.
         self._first = 0
-        # Where a reader is that knows that the stream has ended.
+        # The position of a reader that knows the end of the stream.
         self.behind_end = ""
 
     @property
     def position(self) -> str:
-        """Where another reader would continue; empty as long as that is not known."""
+        """Where another reader can continue; empty until that is known."""
         return "" if self._at is None else streams.position_text(self._at)
 
     async def start(self) -> None:
-        """Begins to read, so that a stream that does not exist is an error now, and not in the
-        middle of an answer. Iterating does it by itself.
+        """Begins to read. A missing stream is then an error now, and not in the middle of an
+        answer. Iterating calls this by itself.
 
         >>> await reader.start()  # doctest: +SKIP
         """
@@ -364,7 +364,8 @@ class StreamReader(Generic[T]):
                 message = await self._next(reading, wanted)
                 mark = streams.mark_of(message.batch, message.index)
                 if mark == streams.END:
-                    # The position stays in front of it: who continues there finds the end, too.
+                    # The position stays before it, so that a reader which continues there finds the
+                    # end too.
                     self.ended = True
                     self.behind_end = streams.position_text(reading.positions[0])
                     self._raise_error(message)
@@ -383,12 +384,12 @@ class StreamReader(Generic[T]):
             except TimeoutError:
                 raise silent_error(self._kind.topic, self._idle_seconds) from None
             except MessagesLostError as lost:
-                # The record in front of the position: it was asked for only in case it is the end.
+                # The record before the position: it was read only because it may be the end.
                 if lost.reason != GapReason.RETENTION or lost.next > wanted:
                     raise
 
     def _subscribe(self) -> Subscription:
-        """From the record in front of the position on: that may be the end already."""
+        """Starts at the record before the position, which may already be the end."""
         wanted = self._wanted
         if self._at is not None:
             before = msgspec.structs.replace(self._at, offset=max(0, self._at.offset - 1))
@@ -404,7 +405,8 @@ class StreamReader(Generic[T]):
 
 
 class _StreamCore(SubscriptionCore):
-    """A subscription to a stream. Nobody writes one again, so that it ends when its topic goes."""
+    """A subscription to a stream. A stream is written once, so the subscription ends with its
+    topic."""
 
     def left(self, left: Left) -> None:
         super().left(left)

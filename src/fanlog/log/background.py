@@ -127,4 +127,4 @@ def _attempt(remove: Callable[[], None]) -> OSError | None:
 
 def _ended(result: Exception | None) -> None:
     if result is not None:
-        logger.warning("Files that are not needed any more are still there: %s", result)
+        logger.warning("Files that are not needed any more could not be removed: %s", result)

@@ -128,7 +128,7 @@ def take_clean(folder: str) -> Cleaned:
     try:
         return Cleaned(decode_clean(data))
     except (FormatError, msgspec.MsgspecError) as fault:
-        logger.warning("%s is of no use: %s. All logs are scanned.", path, fault)
+        logger.warning("%s can't be used: %s. All logs are scanned.", path, fault)
         return Cleaned()
 
 

@@ -86,8 +86,8 @@ def finish_cut(folder: str) -> None:
         return
     except (FormatError, KeyError, TypeError, ValueError) as fault:
         raise FolderUnusableError(
-            f"{folder}/{CUTS_FILE} is damaged ({fault}), so that a cut of the logs can't be "
-            "finished. Empty the folder, and let this node copy everything again."
+            f"{folder}/{CUTS_FILE} is damaged ({fault}), so the interrupted cut of the logs "
+            "can't be completed. Empty the folder, and let this node copy everything again."
         ) from fault
     logger.warning("A cut of the logs in %s was interrupted. It is finished now.", folder)
     _carry_out(folder, cuts, check_closed(folder))
@@ -147,14 +147,14 @@ def check_closed(folder: str) -> SyncedEnds | None:
         ends = load_ends(journal)
     except FormatError as fault:
         raise FolderUnusableError(
-            f"The logs can't be cut: {journal}/ends is damaged ({fault}). Open the folder and "
-            "close it, and cut it then."
+            f"The logs can't be cut: {journal}/ends is damaged ({fault}). Start a broker on the "
+            "folder and stop it, then cut the logs."
         ) from fault
     found = read_journal(journal, None if ends is None else ends.generation)
     if found.batches or found.spare or found.marks or not found.complete:
         raise FolderUnusableError(
-            f"The logs can't be cut: {journal} has records that are not in the logs yet. Open the "
-            "folder and close it, and cut it then."
+            f"The logs can't be cut: {journal} has records that are not in the logs yet. Start "
+            "a broker on the folder and stop it, then cut the logs."
         )
     return ends
 

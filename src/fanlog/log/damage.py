@@ -56,8 +56,8 @@ class Quarantine:
             self._troubled.add(self._owner)
             self._save()
         logger.error(
-            "Records %d to %d are damaged in %s: %s. They stay where they are and readers are "
-            "told of the gap; restore the file from a backup to get them back.",
+            "Records %d to %d are damaged in %s: %s. The file is left as it is, and readers "
+            "get a gap; restore the file from a backup to get the records back.",
             damaged.first,
             damaged.next - 1,
             damaged.file,
@@ -89,7 +89,7 @@ class Quarantine:
             else:
                 remove_if_there(self._path)
         except OSError as fault:
-            logger.warning("The list of damaged records %s can't be kept: %s", self._path, fault)
+            logger.warning("The list of damaged records %s can't be written: %s", self._path, fault)
 
 
 # One for all logs: damage is rare, and a lock for each of 100,000 logs is not free.

@@ -258,7 +258,9 @@ class DiskLog:
 
     def _marked(self, fault: Exception | None) -> None:
         if fault is not None and not self.deleted:
-            logger.warning("That %s has priorities is not written down: %s", self.folder, fault)
+            logger.warning(
+                "The note that %s has priorities could not be written: %s", self.folder, fault
+            )
 
     def save_producers(self) -> None:
         """Starts to save the producers before the active segment, unless they are saved. There may

@@ -121,7 +121,7 @@ def _remedy(fault: OSError) -> str:
 def _out_of_resources(fault: OSError, what: str) -> OutOfResourcesError:
     relief = _RELIEF[fault.errno or 0]
     return OutOfResourcesError(
-        f"{what} is not possible for now: {says(fault)}. Nothing was done; try again. {relief}"
+        f"{what} is not possible for now: {says(fault)}. Nothing was changed; try again. {relief}"
     )
 
 

@@ -94,7 +94,7 @@ def encode_index(sealed: SealedIndex) -> bytes:
 
 def decode_index(data: bytes) -> SealedIndex:
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
-        raise FormatError("This is no index of a segment.")
+        raise FormatError("This is not an index of a segment.")
     _, crc, count, base, end, last_time_us, log_bytes = _HEADER.unpack_from(data)
     if len(data) != _HEADER.size + _ENTRY_BYTES * count:
         raise FormatError(f"The index has {len(data)} bytes, which do not fit {count} entries.")

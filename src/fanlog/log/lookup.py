@@ -104,8 +104,9 @@ def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> Da
 
 def _damaged_error(damaged: DamagedRange) -> DamagedError:
     return DamagedError(
-        f"Records {damaged.first} to {damaged.next - 1} can't be read: {damaged.file} is damaged "
-        f"{damaged.reason}. Go on at {damaged.next}, or restore the file from a backup.",
+        f"Records {damaged.first} to {damaged.next - 1} can't be read: {damaged.file} is "
+        f"damaged {damaged.reason}. Continue at {damaged.next}, or restore the file from a "
+        "backup.",
         damaged.first,
         damaged.next,
     )
@@ -113,8 +114,7 @@ def _damaged_error(damaged: DamagedRange) -> DamagedError:
 
 def out_of_range(start_offset: int, offset: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
-        f"Offset {offset} is not kept any more: the log begins at {start_offset}. "
-        f"Read from there on."
+        f"Offset {offset} is not kept any more: the log begins at {start_offset}. Read from there."
     )
 
 

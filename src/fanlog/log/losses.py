@@ -45,7 +45,7 @@ def load_ends(folder: str) -> dict[str, int]:
         return {}
     except (OSError, FanlogError, KeyError, msgspec.ValidationError) as fault:
         # Nothing is lost with it: the next one is written after this start.
-        logger.warning("%s is of no use: %s", small_files.set_aside(path), fault)
+        logger.warning("%s can't be used: %s", small_files.set_aside(path), fault)
         return {}
 
 
@@ -76,7 +76,7 @@ class LossNotes:
                 self._known[path] = msgspec.convert(fields, Loss)
             except (OSError, FanlogError, msgspec.ValidationError) as fault:
                 # Whoever put it there: it is not one of ours, or somebody has tidied it up.
-                logger.warning("%s has no note of what was lost: %s", path, fault)
+                logger.warning("%s: the note of lost records could not be written: %s", path, fault)
 
     def path_for(self, name: str) -> str:
         """Where what belongs to a new loss goes."""

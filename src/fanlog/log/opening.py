@@ -115,13 +115,13 @@ class Opening:
             has_logs = any(entry.is_dir() for entry in entries)
         if number is None or not (batches or has_logs):
             # As a rule a crash came while it was made: there is nothing in it.
-            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
+            logger.warning("%s is skipped, because it is not a complete topic: %s.", folder, fault)
             return
         where = ""
         if batches:
             # They must not go with the journal.
             where = f" (and in {save_kept(self._journal_folder, number, batches)})"
         self._shared.report(
-            f"{folder} is left aside, so that its topic is missing: {fault}. Its messages are "
-            f"still there{where}: put topic.json back from a backup, and restart the broker."
+            f"{folder} is skipped, so its topic is missing: {fault}. Its messages are still "
+            f"there{where}: put topic.json back from a backup, and restart the broker."
         )

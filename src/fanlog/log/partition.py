@@ -34,7 +34,7 @@ __all__ = ["Block", "PartitionLog", "ProducerRun"]
 
 _SECOND_US = 1_000_000
 # Of damage in a copy: it is not worth copying these records again.
-LOST_EVERYWHERE = "and the broker that it was copied from has lost them, too"
+LOST_EVERYWHERE = "and the primary that it was copied from has lost them, too"
 
 
 class PartitionLog:
@@ -286,7 +286,7 @@ class PartitionLog:
         if self._disk is None:
             raise OffsetOutOfRangeError(
                 f"Offset {offset} is not kept any more: this topic lives in memory, and begins "
-                f"at {self.start_offset}. Read from there on."
+                f"at {self.start_offset}. Read from there."
             )
         try:
             return read_block(self._disk, offset, end, bytes_wanted)

@@ -66,14 +66,14 @@ def read_previous_run(folder: str, report: ReportDamage) -> PreviousRun:
         ends = None
         aside = set_aside(f"{folder}/ends")
         report(
-            f"The table of synced ends in {folder} is damaged: {fault}. Nothing is lost by it, but "
+            f"The table of synced ends in {folder} is damaged: {fault}. Nothing is lost, but "
             f"this start can't tell torn writes from damage. The file is now {aside}; remove it."
         )
     found = read_journal(folder, None if ends is None else ends.generation)
     for fault in found.faults:
         report(
-            f"{fault}, and a group is lost. The messages are still in their logs, unless the log "
-            f"has lost them, too: then its damage is listed as well."
+            f"{fault}, and a group is lost. The messages are still in their logs. If a log has "
+            "lost them too, its damage is also listed."
         )
     generation = newest_generation(folder) if ends is None else ends.generation
     return PreviousRun(found, ends, load_kept(folder), generation)

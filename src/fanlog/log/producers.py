@@ -188,7 +188,7 @@ class PrecedingState(NamedTuple):
 def decode_producers(data: bytes, base: int) -> PrecedingState:
     """Decodes the file for the segment that begins with `base`."""
     if len(data) < _HEADER.size or data[:8] not in (_MAGIC, _MAGIC_WITHOUT_EPOCHS):
-        raise FormatError("This is no file of producers.")
+        raise FormatError("This is not a file of producers.")
     magic, crc, count, found_base = _HEADER.unpack_from(data)
     if crc32c(data[_CRC_FROM:]) != crc:
         raise ChecksumError("The producers are damaged: their checksum does not fit.")

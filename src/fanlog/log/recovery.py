@@ -193,7 +193,8 @@ def _remember_producers(disk: DiskLog, segments: list[Segment], producers: Produ
     if first == len(segments) - 1:
         return
     logger.warning(
-        "%s has no whole file of producers for offset %d: they are looked for from offset %d on.",
+        "%s has no complete file of producers for offset %d: the log is scanned for them from "
+        "offset %d on.",
         disk.folder,
         segments[-1].base,
         segments[first].base,
@@ -209,7 +210,7 @@ def _load_producers(disk: DiskLog, segment: Segment, producers: ProducerRuns) ->
     try:
         told = read_producers(path, segment.base)
     except (FormatError, OSError) as fault:
-        logger.warning("%s is of no use: %s", path, fault)
+        logger.warning("%s can't be used: %s", path, fault)
         return False
     producers.add_runs(told.runs)
     disk.epochs = told.epochs
@@ -242,8 +243,8 @@ def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
         if is_zero(fd, scanned.end_at, scanned.size):
             return scanned.size
         logger.warning(
-            "%s is cut at byte %d: the %d bytes after the last whole batch, which ends at offset "
-            "%d, are what a crash left of an unfinished write.",
+            "%s is cut at byte %d: the %d bytes after the last complete batch, which ends at "
+            "offset %d, are an unfinished write of a crash.",
             path,
             scanned.end_at,
             scanned.size - scanned.end_at,

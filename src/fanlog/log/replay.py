@@ -167,8 +167,8 @@ def mend(disk: DiskLog, known: Known, segments: list[Segment]) -> bool:
 def _cut(disk: DiskLog, segments: list[Segment], i: int, damage: Damage) -> None:
     path = log_path(disk.folder, segments[i])
     logger.warning(
-        "%s is cut at offset %d, byte %d: %s. What was behind it in the files was never "
-        "acknowledged; what was comes back from the journal.",
+        "%s is cut at offset %d, byte %d: %s. Records behind it in the files were never "
+        "acknowledged. Acknowledged records come back from the journal.",
         path,
         damage.first,
         damage.at,

@@ -52,7 +52,7 @@ class Reserve:
         """Raises if the free space is only for work that frees space."""
         if self.spent:
             raise DiskFullError(
-                f"There is no room for {path}: the disk is full, and what is left of it is kept "
+                f"There is no room for {path}: the disk is full, and the rest of it is reserved "
                 f"for deleting and for a start. {ROOM_ADVICE}"
             )
 
@@ -139,7 +139,7 @@ class Reserve:
             return
         if self._becomes(full=False):
             logger.warning(
-                "The disk of %s has room again: messages are taken again.",
+                "The disk of %s has room again: messages are accepted again.",
                 os.path.dirname(self._path),
             )
 

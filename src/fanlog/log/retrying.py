@@ -50,10 +50,10 @@ class Retry:
                     raise
                 if not said:
                     said = True
-                    logger.warning("%s has to wait, and is tried again: %s", what, fault)
+                    logger.warning("%s failed, and will be tried again: %s", what, fault)
             else:
                 if said:
-                    logger.warning("%s goes on.", what)
+                    logger.warning("%s works again.", what)
                 return result
             if self._hurry.wait(seconds):
                 time.sleep(_LONGEST_SECONDS)

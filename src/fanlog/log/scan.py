@@ -42,7 +42,7 @@ _STAMPED_BYTES = STAMPED.size
 # Fields at the same position in every batch.
 _MARK_BYTES = bytes((KIND_BATCH, VERSION))
 
-_EMPTY = "there is nothing where a batch should begin"
+_EMPTY = "there is no batch where one should begin"
 _HEADER_BAD = "the header's checksum does not fit"
 _BODY_BAD = "the body's checksum does not fit"
 _CUT = "the batch is cut off"

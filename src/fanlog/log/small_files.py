@@ -78,7 +78,7 @@ def decode(data: bytes, path: str) -> SmallFile:
     except (ValueError, RecursionError) as fault:
         raise FormatError(f"{name} can't be read: {fault}") from fault
     if type(fields) is not dict:
-        raise FormatError(f"{name} holds no JSON object")
+        raise FormatError(f"{name} is not a JSON object")
     crc = fields.pop("crc", None)
     version = fields.get("format")
     if crc is None and version == _FORMAT_WITHOUT_CRC:

@@ -52,8 +52,8 @@ class StagedBytes:
         if at != length or staged.crc != crc:
             staged.close()
             raise DamagedError(
-                f"{path} is not what was staged there: put it back from a backup, then restart "
-                "the broker."
+                f"{path} differs from what was staged there: put it back from a backup, then "
+                "restart the broker."
             )
         return staged
 

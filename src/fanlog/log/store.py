@@ -234,8 +234,9 @@ class LogStore:
                     log.close()
                 self.left_aside.add(number)
                 self._shared.report(
-                    f"{topic.folder} is left aside: there is a newer topic {topic.name!r}. A crash "
-                    "came while the older one was being deleted. Remove the folder to finish that."
+                    f"{topic.folder} is skipped: there is a newer topic {topic.name!r}. A crash "
+                    "interrupted the deletion of the older one. Remove the folder to complete "
+                    "it."
                 )
 
     def _forget_journal(self, previous: PreviousRun) -> None:
@@ -678,11 +679,11 @@ def _check_ours(folder: str) -> None:
     names.discard("lost+found")
     if UNFINISHED_RESTORE in names and "catalog.json" not in names:
         raise FolderUnusableError(
-            f"{folder} is not whole: a restore into it was interrupted. Remove the folder, and "
+            f"{folder} is incomplete: a restore into it was interrupted. Remove the folder, and "
             "restore again (fanlog restore)."
         )
     if not names <= _OUR_NAMES and not names & {"catalog.json", "lock"}:
         raise FolderUnusableError(
-            f"{folder} is not empty, and it is not a data folder of Fanlog's: empty it, or "
+            f"{folder} is not empty, and it is not a Fanlog data folder: empty it, or "
             f"{ANOTHER_FOLDER}."
         )

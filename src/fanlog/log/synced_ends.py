@@ -93,7 +93,7 @@ def encode_ends(ends: SyncedEnds) -> bytes:
 
 def decode_ends(data: bytes) -> SyncedEnds:
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
-        raise FormatError("this is no table of synced ends")
+        raise FormatError("this is not a table of synced ends")
     _, crc, count, generation, next_topic = _HEADER.unpack_from(data)
     if crc32c(data[_CRC_FROM:]) != crc:
         raise ChecksumError("its checksum does not fit")

@@ -280,8 +280,9 @@ class BrokerAccounts:
         except FanlogError as fault:
             self._store.owe_removal(entry)
             raise type(fault)(
-                f"{entry.name!r} is cut off, but that could not be stored: {fault} It is tried "
-                "again with the next change; until then a restart would bring it back."
+                f"{entry.name!r} is cut off, but this could not be stored: {fault} The broker "
+                f"tries again with the next change. If it restarts before that, {entry.name!r} "
+                "works again."
             ) from fault
 
     def _changes(self, wanted: SetKey | SetUser) -> dict[str, object]:
@@ -312,8 +313,8 @@ class BrokerAccounts:
     def _changeable(self, entry: E) -> E:
         if entry.source == "file":
             raise InvalidArgumentError(
-                f"{entry.name!r} comes from the broker's config file, and can be changed there "
-                "only."
+                f"{entry.name!r} comes from the broker's config file, and can be changed only "
+                "there."
             )
         return entry
 
@@ -330,8 +331,8 @@ class BrokerAccounts:
         count = len(directory.keys) + len(directory.users) + len(self._pending)
         if count >= self._accounts_max:
             raise LimitError(
-                f"This broker has {count} keys and users, as many as it may. Delete those that "
-                "nobody needs. " + allow_more("security.accounts_max")
+                f"This broker has {count} keys and users, which is its limit. Delete those that "
+                "are not needed. " + allow_more("security.accounts_max")
             )
 
     def _checked_certificates(self, user: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -353,8 +354,8 @@ class BrokerAccounts:
         others = (one for one in self._entries() if one.ledger_key != entry.ledger_key)
         if not any(_is_admin(one) for one in others):
             raise InvalidArgumentError(
-                f"{entry.name!r} is the last admin: without one nobody could manage keys and users "
-                "any more. Create another first."
+                f"{entry.name!r} is the last admin: without an admin, nobody can manage keys "
+                "and users. Create another admin first."
             )
 
 
@@ -412,9 +413,7 @@ def _page(known: list[str], after: str) -> tuple[list[str], str]:
 
 
 def _missing(kind: str, name: str) -> NoReturn:
-    raise AccountNotFoundError(
-        f"There is no {kind} {name!r}. See which there are with: fanlog {kind} list"
-    )
+    raise AccountNotFoundError(f"There is no {kind} {name!r}. List them with: fanlog {kind} list")
 
 
 def _id_of(text: str) -> str:
@@ -431,7 +430,7 @@ def _digest_of(text: str) -> str:
 
 def _expiry(now_us: int, seconds: float) -> int:
     if not 0 <= seconds <= _SECONDS_MAX:
-        raise InvalidArgumentError("A time to expire is 0 (never) to 100 years from now.")
+        raise InvalidArgumentError("An expiry time is 0 (never), or at most 100 years from now.")
     return now_us + max(1, int(seconds * _SECOND_US)) if seconds else 0
 
 

@@ -103,7 +103,7 @@ def decode_record(value: bytes) -> AuditRecord:
     try:
         return _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise FormatError(f"it is no audit record: {fault}") from None
+        raise FormatError(f"it is not an audit record: {fault}") from None
 
 
 def link(head: Head, entries: Iterable[AuditEntry]) -> tuple[list[bytes], Head]:

@@ -95,15 +95,16 @@ class ChainCheck:
     def _check_link(self, seq: int, record: AuditRecord) -> None:
         if record.seq != seq:
             self._settle(seq, fits=True)
-            self._fault(seq, f"Record {seq} was put there: it says that it is record {record.seq}.")
+            self._fault(seq, f"Record {seq} was inserted: its own number is {record.seq}.")
             return
         before = self._head.hash
         if seq == self._first:
             if seq == 0 and record.prev != GENESIS:
-                self._fault(0, "Record 0 was changed: nothing can be before it.")
+                self._fault(0, "Record 0 was changed: it claims to have a record before it.")
             elif seq > 0 and not self._resumed:
                 self._remarks.append(
-                    f"Records before {seq} are not kept any more, so that the check begins there."
+                    f"Records before {seq} were deleted by retention, so the check begins at "
+                    f"record {seq}."
                 )
         elif record.action == RESTART and record.prev == GENESIS:
             self._settle(seq, fits=True)
@@ -115,7 +116,7 @@ class ChainCheck:
             self._settle(seq, fits=True)
         if record.action == LOST:
             self._remarks.append(
-                f"Record {seq}: {record.count} events could not be written down. {record.detail}"
+                f"Record {seq}: {record.count} events could not be recorded. {record.detail}"
             )
 
     def _settle(self, seq: int, *, fits: bool) -> None:
@@ -134,8 +135,8 @@ class ChainCheck:
         if kept is not None and kept != found:
             self._fault(
                 seq,
-                f"Record {seq} is not the one whose hash was kept: it, or one before it, was "
-                "changed.",
+                f"Record {seq} does not have the hash that you kept: it, or a record before it, "
+                "was changed.",
             )
 
     def result(self) -> AuditCheckResult:
@@ -149,8 +150,8 @@ class ChainCheck:
                 self._fault(first, f"Records {first} to {seq} are missing at the end.")
             elif seq < self._first:
                 self._remarks.append(
-                    f"The head that was kept, of record {seq}, is older than what is kept here: "
-                    "it can't be compared."
+                    f"The head that you kept, of record {seq}, is older than the oldest record "
+                    "here: it can't be compared."
                 )
         return AuditCheckResult(
             records=self._records,

@@ -87,7 +87,7 @@ def _key(name: str, text: str, rules: Rules, where: str) -> KeyEntry:
     parsed = maybe_parse(text)
     if parsed is None:
         raise ConfigError(
-            f"{where}: what is in the file is no key. Make one with: fanlog key generate"
+            f"{where}: the file does not contain a key. Make one with: fanlog key generate"
         )
     digest = digest_of(parsed.secret)
     return KeyEntry(name=name, id=parsed.id, digest=digest, rules=rules, source="file")
@@ -95,9 +95,7 @@ def _key(name: str, text: str, rules: Rules, where: str) -> KeyEntry:
 
 def _key_of(where: str, name: str, table: KeyTable, rules: Rules) -> KeyEntry:
     if bool(table.hash) == bool(table.key_file):
-        raise ConfigError(
-            f"{where}: give either hash or key_file. See both with: fanlog key generate"
-        )
+        raise ConfigError(f"{where}: give either hash or key_file. fanlog key generate makes both.")
     if table.key_file:
         entry = _key(name, read_secret_file(table.key_file, f"{where}.key_file"), rules, where)
     else:
@@ -144,9 +142,9 @@ def read_secret_file(path: str, where: str) -> str:
     except OSError as fault:
         raise ConfigError(f"{where}: {path} can't be read: {fault.strerror}.") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{where}: {path} is not a text.") from None
+        raise ConfigError(f"{where}: {path} is not text.") from None
     if not text or "\n" in text or len(data) > _FILE_BYTES_MAX:
-        raise ConfigError(f"{where}: {path} has to hold one line with the secret, and no more.")
+        raise ConfigError(f"{where}: {path} must contain only the secret, in one line.")
     if mode & _OTHERS:
         logger.warning(
             "%s: other users of this machine can read %s. Run: chmod 600 %s", where, path, path

@@ -248,14 +248,17 @@ class Certificates:
         except OSError:
             return
         if mode & stat.S_IROTH:
-            logger.warning("Everybody on this machine can read the private key %s: chmod 600.", key)
+            logger.warning(
+                "Other users of this machine can read the private key %s. Run: chmod 600 on it.",
+                key,
+            )
 
 
 def _trust_clients(context: ssl.SSLContext, options: TlsOptions) -> None:
     if not options.client_ca_file:
         if options.client_certificates == "required":
             raise ConfigError(
-                'tls.client_certificates is "required", and nothing says whose are believed. '
+                'tls.client_certificates is "required", but no authority is set. '
                 "Set tls.client_ca_file to a PEM file with the authority that issues them."
             )
         return
@@ -274,8 +277,8 @@ def _trust_clients(context: ssl.SSLContext, options: TlsOptions) -> None:
 
 def _no_password() -> str:
     raise ConfigError(
-        "tls.private_key_file: the private key has a password, and nobody is there to type it. "
-        "Take it off with: openssl pkey -in KEY -out NEW, and keep the file for the broker only."
+        "tls.private_key_file: the private key has a password, which the broker can't enter. "
+        "Remove it with: openssl pkey -in KEY -out NEW, and keep the file for the broker only."
     )
 
 
@@ -286,13 +289,13 @@ def _unreadable(option: str, path: str, fault: OSError) -> ConfigError:
 def _wrong_pair(options: TlsOptions, key: str, fault: ssl.SSLError) -> ConfigError:
     if fault.reason == "KEY_VALUES_MISMATCH":
         return ConfigError(
-            f"tls.private_key_file: {key} is not the key of {options.certificate_file}. Give the "
-            "two that belong together."
+            f"tls.private_key_file: {key} is not the key of {options.certificate_file}. Give a "
+            "certificate and its own key."
         )
     if fault.reason == "EE_KEY_TOO_SMALL":
         return ConfigError(
-            f"tls.certificate_file: the key of {options.certificate_file} is too small to be safe. "
-            "Issue one with ECDSA P-256, or RSA of 2048 bits or more."
+            f"tls.certificate_file: the key of {options.certificate_file} is too small to be "
+            "safe. Issue a certificate with ECDSA P-256, or RSA of 2048 bits or more."
         )
     return ConfigError(
         f"tls.private_key_file: {key} has no private key in PEM format "

@@ -28,7 +28,7 @@ class ConnectionCounts:
         if not source or count < most:
             return None
         return ConnectionQuotaError(
-            f"The address {source} has {count} connections, as many as one address may "
+            f"The address {source} has {count} connections, which is the limit for one address "
             "(limits.connections_per_address). Close some, or share one between threads."
         )
 
@@ -47,8 +47,8 @@ class ConnectionCounts:
         count = self._by_user.get(key, 0)
         if most and count >= most:
             raise ConnectionQuotaError(
-                f"{account.name!r} has {count} connections, as many as it may. Close some, share "
-                "one between threads, or ask the operator for more."
+                f"{account.name!r} has {count} connections, which is its limit. Close some, "
+                "share one between threads, or ask the operator for more."
             )
         _add(self._by_user, key)
 

@@ -82,8 +82,8 @@ def open_authority(folder: Path, *, days: float = 3650) -> DevAuthority:
         if key_path.exists():
             there, missing = key_path, certificate_path
         raise InvalidArgumentError(
-            f"{there} is there, and {missing} is not. Give another folder, or remove the file to "
-            "make a new authority: clients then have to trust that one."
+            f"{there} exists, but {missing} does not. Give another folder, or remove the file "
+            "to make a new authority: clients then have to trust that one."
         )
     if certificate_path.exists():
         return _read_authority(folder, certificate_path, key_path)
@@ -115,7 +115,7 @@ def _read_authority(folder: Path, certificate_path: Path, key_path: Path) -> Dev
         key = serialization.load_pem_private_key(key_path.read_bytes(), None)
     except (ValueError, TypeError) as fault:
         raise InvalidArgumentError(
-            f"{certificate_path} and {key_path} are no certificate and its key: give another "
+            f"{certificate_path} and {key_path} are not a certificate and its key: give another "
             "folder."
         ) from fault
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != (

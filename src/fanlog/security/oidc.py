@@ -163,12 +163,12 @@ class Oidc:
         """The user that the provider has sent back, and the page that they wanted."""
         begun = self._opened(cookie)
         if not hmac.compare_digest(query.get("state", "").encode(), begun.state.encode()):
-            raise UnauthenticatedError(f"This is the answer to another login. {_AGAIN}")
+            raise UnauthenticatedError(f"This answer belongs to another login. {_AGAIN}")
         # If the provider states its issuer, it must be the right one.
         if query.get("iss", self._options.oidc_issuer) != self._options.oidc_issuer:
-            raise UnauthenticatedError(f"Another provider has answered. {_AGAIN}")
+            raise UnauthenticatedError(f"The answer came from another provider. {_AGAIN}")
         if "error" in query:
-            raise UnauthenticatedError(f"The provider let nobody in: {_word(query['error'])}.")
+            raise UnauthenticatedError(f"The provider refused the login: {_word(query['error'])}.")
         code = query.get("code", "")
         if not 0 < len(code) <= _CODE_LENGTH_MAX:
             raise UnauthenticatedError(f"The provider has sent no code. {_AGAIN}")
@@ -239,7 +239,7 @@ class Oidc:
             raise UnauthenticatedError("The ID token was made for another client.")
         shown = claims.get("nonce")
         if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), nonce.encode()):
-            raise UnauthenticatedError(f"The ID token is of another login. {_AGAIN}")
+            raise UnauthenticatedError(f"The ID token belongs to another login. {_AGAIN}")
         return claims
 
     async def _with_userinfo(
@@ -251,7 +251,7 @@ class Oidc:
         headers = {"Authorization": f"Bearer {access_token}"}
         more = await self._fetcher.get(provider.userinfo_endpoint, headers)
         if more.get("sub") != claims.get("sub"):
-            raise UnauthenticatedError("The provider has told of another user.")
+            raise UnauthenticatedError("The provider's user information is about another user.")
         return {**more, **claims}
 
     # The provider
@@ -263,11 +263,11 @@ class Oidc:
         try:
             found = msgspec.convert(await self._fetcher.get(url), Provider)
         except msgspec.ValidationError as fault:
-            raise LinkError(f"{url} is no discovery document: {fault}.") from None
+            raise LinkError(f"{url} is not a discovery document: {fault}.") from None
         if found.issuer != self._options.oidc_issuer:
             raise LinkError(
-                f"The provider calls itself {found.issuer!r}. Set security.oidc_issuer to exactly "
-                "that, if it is the right one."
+                f"The provider calls itself {found.issuer!r}. If that is right, set "
+                "security.oidc_issuer to exactly that text."
             )
         for endpoint in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
             wrong = problem_with_url(endpoint)

@@ -131,8 +131,8 @@ class PasswordChecks:
     async def _run(self, work: Callable[[], T]) -> T:
         if self._waiting >= _WAITING_MAX:
             raise RateLimitedError(
-                "Too many logins with a password are waiting to be checked. Try again in a moment; "
-                "programs log in with a key, which is checked at once."
+                "Too many logins with a password are waiting to be checked. Try again in a "
+                "moment; programs should log in with a key, which is checked at once."
             )
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog-passwords")

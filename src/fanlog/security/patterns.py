@@ -96,9 +96,9 @@ def check_patterns(patterns: Iterable[str], what: str) -> None:
             )
         wrong = misplaced_wildcard(name)
         if wrong:
-            raise InvalidArgumentError(f"The list {what!r} has a pattern that is wrong. {wrong}")
+            raise InvalidArgumentError(f"The list {what!r} has an invalid pattern. {wrong}")
     if count > PATTERNS_MAX:
         raise InvalidArgumentError(
-            f"The list {what!r} has {count} patterns, and may have {PATTERNS_MAX}. Use patterns "
-            "that match more, such as orders.>."
+            f"The list {what!r} has {count} patterns, but at most {PATTERNS_MAX} are allowed. "
+            "Use patterns that match more, such as orders.>."
         )

@@ -69,7 +69,7 @@ class Sessions:
             self.sweep()
         if len(self._by_id) >= self._sessions_max:
             raise LimitError(
-                f"There are {self._sessions_max} sessions, as many as there may be. Log out "
+                f"There are {self._sessions_max} sessions, which is the limit. Log out "
                 "elsewhere, or end some of them (DELETE /v1/sessions/ID). "
                 + allow_more("security.sessions_max")
             )

@@ -47,7 +47,7 @@ class Tickets:
         mine = self._counts.get(name, 0)
         if mine >= _TICKETS_OF_ONE_MAX or len(self._open) >= _TICKETS_MAX:
             raise RateLimitedError(
-                "There are too many tickets that nobody has used. Ask for one when you need it.",
+                "There are too many unused tickets. Request a ticket only when you need it.",
                 retry_after_seconds=self._lifetime_seconds,
             )
         text = TICKET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)

@@ -114,7 +114,7 @@ def parse_jwks(document: Any) -> tuple[TokenKey, ...]:
     given = cast("dict[str, Any]", document) if isinstance(document, dict) else {"keys": None}
     entries: Any = given.get("keys", [given])
     if not isinstance(entries, list):
-        raise ValueError("it is no JWK set")
+        raise ValueError("it is not a JWK set")
     keys: list[TokenKey] = []
     for entry in cast("list[Any]", entries)[:KEYS_MAX]:
         key = _maybe_key(entry)
@@ -138,7 +138,7 @@ def _maybe_key(entry: Any) -> TokenKey | None:
     try:
         key = _checked(PyJWK(given, algorithm or None).key)
     except (PyJWTError, ValueError, TypeError, UnsupportedAlgorithm, OverflowError) as fault:
-        logger.debug("a key of a key set is of no use: %s", type(fault).__name__)
+        logger.debug("a key of a key set can't be used: %s", type(fault).__name__)
         return None
     return TokenKey(key, kid, algorithm)
 
@@ -147,7 +147,7 @@ def _checked(key: Any) -> PublicKey:
     if not isinstance(
         key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
     ):
-        raise ValueError("it is no public key of RSA, EC or EdDSA")
+        raise ValueError("it is not a public key of RSA, EC or EdDSA")
     if isinstance(key, RSAPublicKey) and key.key_size < _RSA_BITS_MIN:
         raise ValueError(f"its RSA key has fewer than {_RSA_BITS_MIN} bits")
     return key
@@ -189,7 +189,7 @@ class KeyFile:
                 return False
             self._load()
         except (OSError, ConfigError) as fault:
-            logger.warning("%s was not read again: %s", self._option, fault)
+            logger.warning("%s could not be read again: %s", self._option, fault)
             return False
         return True
 
@@ -252,7 +252,7 @@ class KeySet:
         except (FanlogError, ValueError) as fault:
             # The old keys stay: a provider that is away for an hour locks nobody out.
             self.problem = str(fault)
-            logger.warning("the key set was not read: %s", fault)
+            logger.warning("the key set could not be read: %s", fault)
         finally:
             self._asking = None
 

@@ -61,8 +61,8 @@ def read_algorithms(text: str) -> tuple[str, ...]:
     for one in chosen:
         if one not in ASYMMETRIC:
             raise ConfigError(
-                f"security.token_algorithms has {one!r}: it may have {', '.join(ASYMMETRIC)}. "
-                "Algorithms with a shared secret (HS256) are not for tokens of others."
+                f"security.token_algorithms has {one!r}: allowed are {', '.join(ASYMMETRIC)}. "
+                "Algorithms with a shared secret (HS256) don't fit tokens of another issuer."
             )
     if not chosen:
         raise ConfigError("security.token_algorithms is empty: name one, such as RS256.")
@@ -208,8 +208,8 @@ def check_token_options(options: SecurityOptions) -> None:
     read_algorithms(options.token_algorithms)
     if not options.token_issuer or not options.token_audience:
         raise ConfigError(
-            "Tokens need security.token_issuer and security.token_audience: without them a token "
-            "that was made for another service would be good here too."
+            "Tokens need security.token_issuer and security.token_audience: without them the "
+            "broker would also accept tokens made for other services."
         )
     wrong = problem_with_url(options.token_jwks_url) if options.token_jwks_url else ""
     if wrong:
@@ -225,10 +225,12 @@ def read_header(token: str, algorithms: tuple[str, ...]) -> tuple[str, str]:
     algorithm, kid = header.get("alg"), header.get("kid", "")
     if algorithm not in algorithms:
         raise UnauthenticatedError(
-            f"The token's algorithm is not allowed here; allowed: {', '.join(algorithms)}."
+            f"The token's algorithm is not allowed here. Allowed are {', '.join(algorithms)}."
         )
     if not isinstance(kid, str) or "crit" in header:
-        raise UnauthenticatedError("The token's header asks for what is not supported here.")
+        raise UnauthenticatedError(
+            "The token's header asks for a feature that is not supported here."
+        )
     return kid, algorithm
 
 
@@ -268,8 +270,8 @@ def check_times(claims: Mapping[str, Any], now_us: int, leeway_seconds: float) -
         begins = _moment(claims, name)
         if begins is not None and begins - leeway_seconds > now:
             raise UnauthenticatedError(
-                f"The token is not good yet ({name}). Check the clocks of this machine and of the "
-                "issuer."
+                f"The token is not valid yet ({name}). Check the clocks of this machine and of "
+                "the issuer."
             )
     return int((min(expires, _TIME_MAX_SECONDS) + leeway_seconds) * _SECOND_US)
 

@@ -24,8 +24,8 @@ DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
 JAVA_VERSION_MIN = 17
 _INSTALL = "on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"
 JAVA_MISSING = (
-    f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none: install it ({_INSTALL}), or "
-    "say with JAVA_HOME where it is."
+    f"Spark needs Java {JAVA_VERSION_MIN} or newer, but found no Java: install it "
+    f"({_INSTALL}), or set JAVA_HOME to its folder."
 )
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
@@ -64,8 +64,8 @@ def check_java() -> None:
     if version is not None and version < JAVA_VERSION_MIN:
         which = f"JAVA_HOME ({home})" if home else found
         raise ConfigError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer; {which} is Java {version}. Install a "
-            f"newer one ({_INSTALL}), and say with JAVA_HOME where it is."
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer; {which} is Java {version}. Install "
+            f"a newer one ({_INSTALL}), and set JAVA_HOME to its folder."
         )
 
 

@@ -107,10 +107,10 @@ class Lake:
             before = found
         if ahead:
             raise ConfigError(
-                f"{ahead[0].path} holds batches that _archive/state.json knows nothing of, as in "
-                "a copy of a lake in use: copy the lake again while no archive writes to it."
+                f"{ahead[0].path} holds batches that _archive/state.json does not list, as in a "
+                "copy of a lake in use: copy the lake again while no archive writes to it."
             )
-        raise ConfigError(f"The lake {self.root} changes all the time: try again in a moment.")
+        raise ConfigError(f"The lake {self.root} changed while it was read: try again in a moment.")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Every record once. Files that are merged while a query runs can make it fail; `query`
@@ -182,8 +182,8 @@ class Lake:
         state = msgspec.json.decode(path.read_bytes(), type=LakeState)
         if state.query != query:
             raise ConfigError(
-                f"The lake {self.root} is another stream's: go on with the checkpoint that "
-                "it was written with, or archive into another folder."
+                f"The lake {self.root} belongs to another stream: use the checkpoint that it "
+                "was written with, or archive into another folder."
             )
         return state
 
@@ -213,9 +213,9 @@ class Lake:
         rows: a gap is something that this lake has never got, or has no more."""
         if batch != self._state.done + 1:
             raise ConfigError(
-                f"The lake {self.root} is not the one that this checkpoint has written: it lacks "
-                f"the batches {self._state.done + 1} to {batch - 1}. Bring the lake back, or give "
-                "another --state to archive from the start."
+                f"The lake {self.root} does not belong to this checkpoint: it lacks the batches "
+                f"{self._state.done + 1} to {batch - 1}. Bring the lake back, or give another "
+                "--state to archive from the start."
             )
 
     def _listing(self, batch: int) -> Path:
@@ -298,8 +298,8 @@ class Lake:
         name = f"merged-{run[0].first:010}-{max(some.last for some in run):010}.parquet"
         if not all(some.path.exists() for some in run):
             raise ConfigError(
-                f"Another process has merged files of the lake {self.root}: one at a time may "
-                "write to it."
+                f"Another process has merged files of the lake {self.root}: only one process at "
+                "a time may write to it."
             )
         made.rename(folder / name)
         # The merged file must be there to stay before the others go.

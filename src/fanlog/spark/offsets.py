@@ -76,8 +76,8 @@ def _topics(given: Mapping[str, Any]) -> dict[str, _TopicOffsets]:
         return topics
     except (msgspec.ValidationError, ValueError) as fault:
         raise InvalidArgumentError(
-            f"The checkpoint's offsets are not those of the source `fanlog` ({fault}): use a "
-            "checkpoint folder of its own for each query."
+            f"The checkpoint's offsets are not from the source `fanlog` ({fault}): give each "
+            "query its own checkpoint folder."
         ) from None
 
 

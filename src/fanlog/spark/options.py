@@ -151,8 +151,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     pattern = options.text("pattern")
     if bool(topics) == bool(pattern):
         raise InvalidArgumentError(
-            "Say what to read with one of the options `topics` (names with commas between) and "
-            "`pattern` (such as orders.*)."
+            "Give one of the options `topics` (names, separated by commas) and `pattern` (such "
+            "as orders.*): they choose what to read."
         )
     for name in topics:
         if is_pattern(name):
@@ -203,8 +203,8 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     id = options.text("transactionId")
     if id and streaming:
         raise InvalidArgumentError(
-            "The option `transactionId` is for batch writes: a stream's commits are named for "
-            "its query and its batches. Leave it out."
+            "The option `transactionId` is for batch writes: a stream names its transactions "
+            "after its query and its batches. Leave it out."
         )
     if len(id.encode()) > TRANSACTION_ID_BYTES_MAX:
         raise InvalidArgumentError(
@@ -263,7 +263,11 @@ class _Given:
         wrong, kind, other = (
             (_BATCH_ONLY, "batch reads", "a stream reads from the broker")
             if streaming
-            else (_STREAM_ONLY, "streams", "a batch reads all that there is, and keeps no place")
+            else (
+                _STREAM_ONLY,
+                "streams",
+                "a batch reads everything up to the end, and stores no offsets",
+            )
         )
         for name in wrong:
             if self.text(name):
@@ -287,7 +291,7 @@ class _Given:
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name).lower()
         if text not in ("", "true", "false"):
-            raise InvalidArgumentError(f"The option `{name}` is {text!r}: say true or false.")
+            raise InvalidArgumentError(f"The option `{name}` is {text!r}: give true or false.")
         return default if not text else text == "true"
 
     def url(self) -> str:
@@ -316,7 +320,7 @@ class _Given:
         except KeyError:
             known = ", ".join(codec.name.lower() for codec in Codec)
             raise InvalidArgumentError(
-                f"The option `{name}` is {text!r}: it is one of {known}."
+                f"The option `{name}` is {text!r}, but must be one of {known}."
             ) from None
 
     def places(self, name: str) -> ScanPositions | None:
@@ -329,8 +333,8 @@ class _Given:
             found = msgspec.json.decode(text, type=dict[str, str | int | dict[str, str | int]])
         except msgspec.DecodeError as fault:
             raise InvalidArgumentError(
-                f"The option `{name}` is no JSON of topics and offsets ({fault}): write it as "
-                '{"orders": {"0": 23, "1": "latest"}}.'
+                f"The option `{name}` is not JSON of topics and offsets ({fault}): write it as "
+                f'{{"orders": {{"0": 23, "1": "latest"}}}}.'
             ) from None
         topics: dict[str, Start | Mapping[int, Start]] = {}
         for topic, chosen in found.items():
@@ -345,7 +349,7 @@ def _hint(name: str, names: Mapping[str, str]) -> str:
     """What somebody who wrote this name may have meant."""
     known = _KAFKA_NAMES.get(name)
     if known is not None and known.lower() in names:
-        return f"what Kafka calls so is `{known}` here."
+        return f"Kafka's option of this name is `{known}` here."
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean `{names[near[0]]}`?" if near else f"it has {', '.join(names.values())}."
 
@@ -356,7 +360,7 @@ def _each(
     for partition in given:
         if not partition.isdecimal():
             raise InvalidArgumentError(
-                f"In the option `{name}`, {partition!r} is no partition's number."
+                f"In the option `{name}`, {partition!r} is not a partition number."
             )
     return {int(partition): make(value) for partition, value in given.items()}
 
@@ -367,7 +371,7 @@ def _start(given: str | int, name: str) -> Start:
         if given in _KAFKA_ENDS:
             return _KAFKA_ENDS[given]
         if given < 0:
-            raise InvalidArgumentError(f"In the option `{name}`, {given} is no offset.")
+            raise InvalidArgumentError(f"In the option `{name}`, {given} is not an offset.")
         return Start("offset", given)
     if given.lower() in ("earliest", "latest"):
         return EARLIEST if given.lower() == "earliest" else LATEST
@@ -375,8 +379,8 @@ def _start(given: str | int, name: str) -> Start:
         time = dt.datetime.fromisoformat(given)
     except ValueError:
         raise InvalidArgumentError(
-            f"The option `{name}` is {given!r}: say earliest, latest, a time such as "
-            '2026-01-31T12:00:00Z, or JSON such as {"orders": {"0": 23}}.'
+            f"The option `{name}` is {given!r}: give earliest, latest, a time such as "
+            f'2026-01-31T12:00:00Z, or JSON such as {{"orders": {{"0": 23}}}}.'
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=dt.UTC)

@@ -20,7 +20,7 @@ from fanlog.spark.options import EARLIEST, LATEST, ReadOptions, ScanPositions
 
 logger = logging.getLogger("fanlog.spark")
 
-_GO_ON = "Set the option failOnDataLoss to false to go on without them."
+_GO_ON = "Set the option failOnDataLoss to false to continue without them."
 
 
 class PlannedPartition:
@@ -166,16 +166,16 @@ class Planner:
             for partition in wanted:
                 if (topic, partition) not in known:
                     raise InvalidArgumentError(
-                        f"Offsets are given for partition {partition} of {topic!r}, which is not "
-                        "among what is read: correct startingOffsets or endingOffsets."
+                        f"The query does not read partition {partition} of {topic!r}, but there "
+                        "is an offset for it: correct startingOffsets or endingOffsets."
                     )
 
     def _within(self, partition: PlannedPartition, offset: int) -> int:
         place = partition.place
         if offset > partition.end:
             raise InvalidArgumentError(
-                f"Offset {offset} of partition {place.partition} of {place.topic!r} is not there "
-                f"yet: the log ends at {partition.end}."
+                f"Offset {offset} of partition {place.partition} of {place.topic!r} does not "
+                f"exist yet: the log ends at {partition.end}."
             )
         if offset < partition.start:
             lose(self._options, gone(place, offset, partition.start, partition.start))
@@ -195,7 +195,7 @@ class Planner:
         view = self.look()
         if not view:
             raise TopicNotFoundError(
-                f"No topic fits the pattern {self._options.pattern!r}. See what there is with: "
+                f"No topic matches the pattern {self._options.pattern!r}. List the topics with: "
                 "fanlog topic list"
             )
         begins = self.starts(view, EARLIEST)
@@ -251,7 +251,7 @@ class Planner:
                 lose(
                     self._options,
                     rewound(place, first, until),
-                    f"The query goes on at offset {until}; nothing is read again.",
+                    f"The query continues at offset {until}; nothing is read again.",
                 )
                 first = until
             ranges.append(partition.range(first, partition.end))
@@ -263,10 +263,11 @@ class Planner:
         if any(some.topic == topic and some.log != place.log for some in view):
             return begun_anew(topic)
         if topic in options.topics or (options.pattern and fits(topic, options.pattern)):
-            return f"The topic {topic!r} was deleted; what was not read of it is gone."
+            return f"The topic {topic!r} was deleted; its unread messages are lost."
         return (
-            f"The checkpoint is of a query that read {topic!r}, which the options `topics` and "
-            "`pattern` don't name any more: use another checkpoint folder for another query."
+            f"The checkpoint belongs to a query that read {topic!r}, which the options `topics` "
+            "and `pattern` don't include any more: use another checkpoint folder for another "
+            "query."
         )
 
     def readable(self, ranges: Iterable[Range], view: PlannedView) -> list[Range]:
@@ -306,7 +307,10 @@ class Planner:
                 broker.ask(FrameKind.RESET_GROUP, wanted, list[object])
             except TopicNotFoundError:
                 # Deleted since the query looked: it finds that out when it looks again.
-                logger.info("The topic %r is gone, and its progress with it.", place.topic)
+                logger.info(
+                    "The topic %r was deleted, and the query forgets its progress in it.",
+                    place.topic,
+                )
 
 
 def gone(place: LogPartition, first: int, next: int, start: int) -> str:
@@ -319,13 +323,13 @@ def gone(place: LogPartition, first: int, next: int, start: int) -> str:
 
 def rewound(place: LogPartition, offset: int, end: int) -> str:
     return (
-        f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, but "
-        f"what it read from offset {end} on is not in the log any more: some of it was lost."
+        f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, "
+        f"but the log has lost records that it read from offset {end} on."
     )
 
 
 def begun_anew(topic: str) -> str:
     return (
-        f"The topic {topic!r} is not the one that the query knows: it was created again, or lives "
-        "in memory and the broker was restarted. What was not read of the old one is gone."
+        f"The topic {topic!r} is not the one that the query knows: it was created again, or "
+        "lives in memory and the broker was restarted. Unread messages of the old one are lost."
     )

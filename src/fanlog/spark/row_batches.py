@@ -68,7 +68,7 @@ def _by_topic(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
     column = rows.column("topic")
     if column.null_count:
         raise InvalidArgumentError(
-            "A row's `topic` is null, and no option `topic` says where rows go."
+            "A row's `topic` is null, and the option `topic` is not set. Set one of them."
         )
     names: list[str] = pc.unique(column).to_pylist()
     for name in names:

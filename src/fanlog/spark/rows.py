@@ -101,12 +101,12 @@ def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
         )
     if "event_time" not in names and options.in_time_order:
         raise InvalidArgumentError(
-            "The option `inTimeOrder` sorts rows by their column `event_time`, and there is none: "
-            "make one, or leave the option out."
+            "The option `inTimeOrder` sorts rows by their column `event_time`, which these "
+            "rows don't have: make one, or leave the option out."
         )
     if "topic" not in names and not options.topic:
         raise InvalidArgumentError(
-            "Say where to write: give the option `topic`, or rows with a column `topic`."
+            "There is no topic to write to: give the option `topic`, or rows with a column `topic`."
         )
     for field in schema.fields:
         wanted = _SINK_TYPES.get(field.name)

@@ -92,8 +92,8 @@ class BatchSink(DataSourceArrowWriter):
         id = self._id_in(_query_of(messages))
         if _commit(self._options, id, messages):
             logger.warning(
-                "%s was committed before: nothing was written now. Give what is to be written "
-                "anew another transactionId.",
+                "%s was committed before: nothing was written now. To write new rows, give "
+                "another transactionId.",
                 id,
             )
 
@@ -124,9 +124,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def _check_mode(overwrite: bool, instead: str) -> None:
     if overwrite:
-        raise InvalidArgumentError(
-            f"A log only grows, so that nothing in it can be overwritten: write with {instead}."
-        )
+        raise InvalidArgumentError(f"Nothing in a log can be overwritten: write with {instead}.")
 
 
 def _property(name: str) -> str:
@@ -139,8 +137,8 @@ def _task_property(name: str) -> str:
     value = _property(name)
     if not value:
         raise InvalidArgumentError(
-            f"Spark does not tell this task its {name!r}, without which a stream can't be written "
-            "exactly once: use Spark 4.3, or write from foreachBatch with the option transactionId."
+            f"Spark does not give this task its {name!r}, which exactly-once writes of a stream "
+            "need: use Spark 4.3, or write from foreachBatch with the option transactionId."
         )
     return value
 

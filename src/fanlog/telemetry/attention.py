@@ -265,7 +265,7 @@ def _disk(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     if facts.disk_full:
         text = (
             "The disk is full: the broker refuses to publish. Free space, add retention, or "
-            "delete topics; it goes on by itself."
+            "delete topics; publishing resumes by itself."
         )
         yield Finding(kind="disk_full", severity=Severity.BAD, text=text, link="disk")
         return
@@ -276,7 +276,7 @@ def _disk(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     if left is not None and left < _DISK_SOON_SECONDS:
         severity = Severity.BAD if left < _DISK_URGENT_SECONDS else Severity.WARN
         text = (
-            f"The disk is full in about {duration_text(left)} if it goes on like this: "
+            f"At this rate the disk will be full in about {duration_text(left)}: "
             f"{bytes_text(process.disk_free_bytes)} are free. Shorten the retention of large "
             "topics, or give the broker a larger disk."
         )
@@ -317,7 +317,7 @@ def _process(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
         yield Finding(kind="loop_delay", severity=severity, text=text, link="metrics")
     cpu = recent.rates().cpu
     if cpu >= _CPU_MAX:
-        text = f"The broker uses {cpu:.0%} of a core, and its event loop has one only."
+        text = f"The broker uses {cpu:.0%} of a core, and its event loop can use only one."
         yield Finding(kind="cpu", severity=Severity.INFO, text=text, link="metrics")
 
 
@@ -347,8 +347,8 @@ def _security(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     denied = _new(recent, "denied")
     if denied:
         text = (
-            f"{denied:,} requests were refused in the last 15 minutes, because their user may not "
-            "do that."
+            f"{denied:,} requests were refused in the last 15 minutes, because their user lacks "
+            "the permission."
         )
         yield Finding(kind="denied", severity=Severity.INFO, text=text, link="audit", admin=True)
 

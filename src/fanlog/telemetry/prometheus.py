@@ -119,11 +119,11 @@ def _about(snapshot: Snapshot) -> Iterator[Metric]:
         "state",
         [(state, float(state == snapshot.state)) for state in STATES],
     )
-    yield _gauge("fanlog_ready", "1 if clients should come here.", float(snapshot.ready))
+    yield _gauge("fanlog_ready", "1 if this broker is ready for clients.", float(snapshot.ready))
     yield _gauge("fanlog_problems", "Problems that the status lists.", len(snapshot.problems))
     yield _gauge(
         "fanlog_scan_age_seconds",
-        "How old the figures of topics, groups and queues are.",
+        "Age of the figures of topics, groups and queues.",
         snapshot.scan_age_seconds,
     )
 
@@ -134,7 +134,7 @@ def _totals(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counter("fanlog_published_bytes", "Bytes of their batches.", totals.published_bytes)
     yield _counter(
         "fanlog_delivered_messages",
-        "Messages sent to readers: each as often as it has readers.",
+        "Messages sent to readers: each counts once for every reader.",
         totals.delivered_messages,
     )
     yield _counter("fanlog_delivered_bytes", "Bytes sent to readers.", totals.delivered_bytes)
@@ -196,13 +196,13 @@ def _listeners(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield _counters(
         "fanlog_connections_accepted",
-        "Connections that were let in.",
+        "Connections that were accepted.",
         "listener",
         [(one.name, one.accepted) for one in found],
     )
     yield _counters(
         "fanlog_connections_refused",
-        "Connections that were one too many.",
+        "Connections that were refused because of a limit.",
         "listener",
         [(one.name, one.refused) for one in found],
     )
@@ -424,7 +424,7 @@ def _process(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("process_resident_memory_bytes", "Resident memory.", process.resident_bytes)
     yield _gauge("process_virtual_memory_bytes", "Virtual memory.", process.virtual_bytes)
     yield _gauge("process_open_fds", "Open files and sockets.", process.open_files)
-    yield _gauge("process_max_fds", "Most that may be open.", process.open_files_max)
+    yield _gauge("process_max_fds", "Limit of open files and sockets.", process.open_files_max)
     yield _gauge("process_threads", "Threads.", process.threads)
     if process.disk_total_bytes:
         yield _gauge(

@@ -269,7 +269,7 @@ def test_who_lists_the_files_while_they_are_merged_misses_none(
 def test_another_streams_lake_is_refused(spark: SparkSession, lake: Lake) -> None:
     lake.add(rows(spark, 0, 2), 0)
     lake.release()
-    with pytest.raises(ConfigError, match="is another stream's"):
+    with pytest.raises(ConfigError, match="belongs to another stream"):
         Lake(lake.root).claim("other")
 
 

@@ -50,7 +50,7 @@ class BlockingDeadLetters(LoopFront[DeadLetters]):
 
 
 class BlockingGroups(LoopFront[Groups]):
-    """What operators ask about groups. It is `client.groups`."""
+    """Groups, for operators. It is `client.groups`."""
 
     list = blocking(Groups.list)
     describe = blocking(Groups.describe)

@@ -1,6 +1,7 @@
 """The blocking client: the asyncio client on a thread of its own, so that it pings, resumes and
-re-sends while the program is busy. Messages cross over in whole batches, not one by one. What it
-only passes on is one line each (`front.py`); the rest is long because of its overloads."""
+re-sends while the program is busy. Messages cross over in whole batches, not one by one. Methods
+that only pass a call on are one line each (`front.py`); the rest is long because of its
+overloads."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ from fanlog.format.messages import TransactionCommitted
 from fanlog.model import MIB, DurabilityName, PendingMessage, Receipt
 
 T = TypeVar("T")
-# Most messages are no more than a value.
+# Most messages have only a value.
 _NOTHING_ELSE: dict[str, Any] = {}
 
 
@@ -96,7 +97,7 @@ class BlockingClient(LoopFront[aio.Client]):
 
     @property
     def on_back(self) -> Callable[[], None] | None:
-        """Called when the connection is there again, in the client's own thread."""
+        """Called when the connection is restored, in the client's own thread."""
         return self._behind.on_back
 
     @on_back.setter
@@ -104,7 +105,7 @@ class BlockingClient(LoopFront[aio.Client]):
         self._behind.on_back = call
 
     def close(self) -> None:
-        """Waits for what was published, then says goodbye. Raises what `send` ran into."""
+        """Waits for the published messages, then disconnects. Raises the errors of `send`."""
         with self._closing:
             if not self._loop.running:
                 return
@@ -138,8 +139,8 @@ class BlockingClient(LoopFront[aio.Client]):
     remove_schedule = blocking(aio.Client.remove_schedule)
 
     def scheduled(self, topic: str = "") -> Iterator[PendingMessage]:
-        """The delayed messages that wait, for one topic or for all, the first due in front; see the
-        asyncio client."""
+        """The delayed messages that wait, for one topic or for all, in the order of their due
+        times; see the asyncio client."""
         self._loop.call(self._outgoing.hand_over())
         return self._loop.each(self._behind.scheduled(topic))
 
@@ -165,11 +166,11 @@ class BlockingClient(LoopFront[aio.Client]):
         at: Time | None = None,
         schedule_id: str | None = None,
     ) -> None:
-        """Publishes without waiting; `flush` waits, and raises what went wrong."""
+        """Publishes without waiting. `flush` waits, and raises the errors."""
         if type(value) is not bytes or encoding is not None:
             value, headers = as_published(value, headers, encoding, self._behind.encoding)
         if headers:
-            # Copied: the caller may change its own before they go out.
+            # Copied: the caller may change its values before they go out.
             headers = own_headers(headers)
         later = not (delay_seconds is at is schedule_id is None)
         if key is headers is event_time is partition is None and not priority and not later:
@@ -203,7 +204,7 @@ class BlockingClient(LoopFront[aio.Client]):
 
     @property
     def encoding(self) -> Encoding:
-        """How objects are published, where a message does not say."""
+        """The encoding of objects whose message does not name one."""
         return self._behind.encoding
 
     @overload
@@ -374,8 +375,8 @@ class BlockingClient(LoopFront[aio.Client]):
     def serve(
         self, topic: str, handler: BlockingRequestHandler, *, queue: str = "", prefetch: int = 16
     ) -> None:
-        """Answers requests until the client is closed: `handler` gets each job, in a thread of its
-        own, and what it returns is the answer."""
+        """Answers requests until the client is closed. `handler` gets each job, in its own thread,
+        and returns the answer."""
         with HandlerThreads(prefetch) as threads:
             handle = handler_in_thread(self._loop, threads, handler)
             self._loop.call(self._behind.serve(topic, handle, queue=queue, prefetch=prefetch))
@@ -388,7 +389,7 @@ class BlockingClient(LoopFront[aio.Client]):
         return BlockingTransaction(self._loop, transaction, self._outgoing)
 
     def join_transaction(self, ticket: str) -> BlockingTransaction:
-        """One that another client has begun, to stage into it as well."""
+        """Joins a transaction that another client has begun, to stage into it too."""
         return BlockingTransaction(
             self._loop, self._behind.join_transaction(ticket), self._outgoing
         )
@@ -401,7 +402,8 @@ class BlockingClient(LoopFront[aio.Client]):
         attempts: int = 5,
         timeout_seconds: float = 60.0,
     ) -> TransactionCommitted:
-        """Does `work`, in a thread, in a transaction, and again if the broker has lost it."""
+        """Does `work`, in a thread, in a transaction. Repeats it if the broker has lost the
+        transaction."""
         called = work_in_thread(self._loop, work, self._outgoing)
         return self._loop.call(
             self._behind.run_transaction(

@@ -1,10 +1,10 @@
-"""What the blocking client is made of: fronts whose calls run on the client's own loop.
+"""The parts of the blocking client: fronts whose calls run on the client's own loop.
 
     class BlockingGroups(LoopFront[Groups]):
         list = blocking(Groups.list)
 
-They have the types and the docstrings of the asyncio methods (see `client/forwarding.py`), with
-examples as one writes them without asyncio."""
+They have the types and the docstrings of the asyncio methods (see `client/forwarding.py`), with the
+examples written without asyncio."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def blocking(
 def each(
     method: Callable[Concatenate[B, P], AsyncIterator[R]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """The method of the object behind. What it gives is fetched one after the other."""
+    """The method of the object behind. Its items are fetched one by one."""
     name = method.__name__
 
     def called(front: Any, *given: P.args, **named: P.kwargs) -> Iterator[R]:
@@ -77,7 +77,7 @@ def posted(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[An
 def fronted(
     method: Callable[Concatenate[B, P], R], kind: Callable[[LoopThread, R], F]
 ) -> Callable[Concatenate[Any, P], F]:
-    """The method of the object behind, which makes something else: this stands in front of it."""
+    """The method of the object behind, whose result gets a front of its own."""
     name = method.__name__
 
     def called(front: Any, *given: P.args, **named: P.kwargs) -> F:
@@ -89,7 +89,7 @@ def fronted(
 def like(
     method: Callable[Concatenate[B, P], Coroutine[Any, Any, R]],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """For a function that does more than to pass a call on. It is called as the method is."""
+    """For a function that does more than pass a call on. Its arguments are those of the method."""
     return lambda called: as_blocking(method, called)
 
 
@@ -103,6 +103,6 @@ def as_blocking(
 
 
 def blocking_docstring(docstring: str) -> str:
-    """A docstring of the asyncio client, for the blocking one."""
+    """A docstring of the asyncio client, rewritten for the blocking one."""
     examples = _EXAMPLE.sub(lambda line: _ASYNCHRONOUS.sub("", line[0]), docstring)
     return _QUOTED.sub("`", examples)

@@ -27,14 +27,14 @@ BlockingMessageHandler = Callable[[Message], object]
 
 
 class BlockingConsumeOptions(SharedOptions, total=False):
-    """Those of the asyncio client. `on_assign` and `on_revoke` are called in threads."""
+    """Options as in the asyncio client. `on_assign` and `on_revoke` are called in threads."""
 
     on_assign: BlockingOnPartitions | None
     on_revoke: BlockingOnPartitions | None
 
 
 class BlockingHandledOptions(BlockingConsumeOptions, HandlerOptions, total=False):
-    """The same with those of handlers."""
+    """The same, with the options of handlers."""
 
 
 def async_options(options: BlockingHandledOptions) -> async_.HandledOptions:
@@ -49,7 +49,7 @@ def async_options(options: BlockingHandledOptions) -> async_.HandledOptions:
 def message_handler_in_thread(
     threads: HandlerThreads, handler: BlockingMessageHandler
 ) -> Callable[[Message], Awaitable[object]]:
-    """The handler in a thread of its own, where it may use the client as anywhere else."""
+    """Runs the handler in its own thread, where it may use the client as usual."""
     check_plain_handler(handler, "a message")
 
     async def handle(message: Message) -> object:
@@ -59,7 +59,7 @@ def message_handler_in_thread(
 
 
 def in_thread(callback: BlockingOnPartitions | None) -> attendant.OnPartitions | None:
-    """The callback in a thread of its own, where it may use the member as anywhere else."""
+    """Runs the callback in its own thread, where it may use the member as usual."""
     if callback is None:
         return None
     check_plain(callback)
@@ -92,7 +92,7 @@ class BlockingGroupMember(BlockingSubscription):
     offsets_for_commit = passed(GroupMember.offsets_for_commit)
 
     def commit_soon(self, message: Message | None = None) -> None:
-        """Commits in the background; see the asyncio client."""
-        # Looked up here: the next message may be in hand before the loop comes to it.
+        """Commits offsets in the background; see the asyncio client."""
+        # Looked up now: the program may take the next message before the loop runs this.
         reached = self._member.reached(message)
         self._loop.post(lambda: self._member.commit_reached_soon(reached))

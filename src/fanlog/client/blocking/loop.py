@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
 
 T = TypeVar("T")
-# What does not end by then, after it was cancelled, is left behind.
+# The loop does not wait longer than this for cancelled tasks.
 _CANCEL_SECONDS = 5.0
 
 
 class LoopThread:
-    """An event loop that runs beside the program. Any thread may call it, and stop it: whoever
-    waits then gets a ClosedError, and nobody waits for ever."""
+    """An event loop that runs beside the program. Any thread may call it or stop it. After a stop,
+    all waiting callers get a ClosedError."""
 
     def __init__(self, name: str = "fanlog-client") -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,7 +26,7 @@ class LoopThread:
         self._ending = False
         self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        # Whatever is handed over under it comes before the stop.
+        # Calls that are handed over under this lock come before the stop.
         self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -34,8 +34,8 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._ending:
-            # A handler that calls sys.exit ends the loop. Whoever waits for it gets that, on the
-            # loop as well.
+            # A handler that calls sys.exit ends the loop. Its caller gets the same exception, also
+            # on the loop.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
         try:
@@ -51,7 +51,7 @@ class LoopThread:
             task.cancel()
         if unfinished:
             self._loop.run_until_complete(asyncio.wait(unfinished, timeout=_CANCEL_SECONDS))
-        # Once more: what has ended tells so in the turn after.
+        # One more round: tasks report their end one round later.
         self._loop.run_until_complete(asyncio.sleep(0))
 
     def _end(self) -> None:
@@ -88,10 +88,10 @@ class LoopThread:
             self._waiting.discard(waiting)
 
     def each(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """What an asynchronous iterator gives, one after the other."""
+        """The items of an asynchronous iterator, one by one."""
 
         async def following() -> list[T]:
-            """One, or none at the end: it may be anything."""
+            """One item, or no item at the end: an item may be any object."""
             try:
                 return [await anext(items)]
             except StopAsyncIteration:
@@ -129,7 +129,7 @@ class LoopThread:
     def stop(self) -> None:
         with self._handing_over:
             running = self.running
-            # Before the loop ends, so that whoever it lets go knows why.
+            # Before the loop ends, so that waiting callers learn the reason.
             self._stopped = True
             if running:
                 self._loop.call_soon_threadsafe(self._end)

@@ -1,8 +1,6 @@
-"""What `send` leaves for the client's own thread.
-
-Law: what one thread publishes is stored in the order of its calls. `send` only adds to a line;
-every other way to publish comes by `hand_over` first, which waits until all that is in the line by
-then is with the asyncio client.
+"""The line of messages from `send` to the client's own thread. Law: the messages of one thread are
+stored in the order of its calls. `send` only adds to the line. Every other publish first calls
+`hand_over`, which waits until the asyncio client has all messages of the line.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.values import Value
 from fanlog.errors import RequestTimeoutError
 
-# With more than this in the line a `send` waits.
+# `send` waits while the line holds more than this.
 _WAITING_MAX = 10_000
 
 P = ParamSpec("P")
@@ -46,7 +44,8 @@ class OutgoingLine:
         if len(self._waiting) > _WAITING_MAX:
             self._loop.call(self.hand_over())
         elif not self._called:
-            # Another thread may be between these two lines, and its call not with the loop yet.
+            # Another thread may be between these two statements: the loop does not have its call
+            # yet.
             self._called = True
             self._loop.post(self._hand_over_soon)
 
@@ -59,14 +58,14 @@ class OutgoingLine:
     # On the loop
 
     async def hand_over(self) -> None:
-        """Gives the client all that is in the line by now. One after the other: nothing may
-        overtake a message that waits for its topic. What comes meanwhile is not waited for."""
+        """Gives the client all messages of the line, one by one: none may overtake a message that
+        waits for its topic. Does not wait for messages that come meanwhile."""
         if not self._busy():
             return
         last = self._taken + len(self._waiting)
         async with self._one_at_a_time:
             while self._taken < last:
-                # It leaves the line afterwards: whoever hands it over may be cancelled.
+                # It leaves the line only afterwards, because the task may be cancelled here.
                 topic, value, given = self._waiting[0]
                 try:
                     await self._client.send(topic, value, **given)
@@ -79,7 +78,7 @@ class OutgoingLine:
         return bool(self._waiting) or self._one_at_a_time.locked()
 
     async def hand_over_within(self, timeout_seconds: float | None) -> float | None:
-        """The same for a call that has a time limit; returns what is left of that."""
+        """The same for a call with a time limit. Returns the time that is left."""
         if timeout_seconds is None or not self._busy():
             await self.hand_over()
             return timeout_seconds
@@ -96,7 +95,7 @@ class OutgoingLine:
         return max(0.0, end_at - loop.time())
 
     def raise_error(self) -> None:
-        """Raises what a message of the line ran into."""
+        """Raises the error of a message of the line."""
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -105,8 +104,8 @@ class OutgoingLine:
 def in_order(
     method: Callable[Concatenate[B, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """The method of the client behind, after all that was sent before. If the method has a
-    `timeout_seconds`, that is for both."""
+    """The method of the client behind, after all earlier messages. A `timeout_seconds` of the
+    method covers both."""
     name = method.__name__
     timed = inspect.signature(method).parameters.get("timeout_seconds")
 

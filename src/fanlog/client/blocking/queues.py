@@ -24,7 +24,7 @@ T = TypeVar("T")
 def handler_in_thread(
     loop: LoopThread, threads: HandlerThreads, handler: Callable[[BlockingJob], T]
 ) -> Callable[[Job], Awaitable[T]]:
-    """The handler in a thread of its own, where it may use the client as anywhere else."""
+    """Runs the handler in its own thread, where it may use the client as usual."""
     check_plain_handler(handler)
 
     async def handle(job: Job) -> T:

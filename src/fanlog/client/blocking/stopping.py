@@ -1,4 +1,4 @@
-"""What a plain program runs until SIGTERM."""
+"""Runs work in a plain program until SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def run_until_stopped(
     until: threading.Event | None,
     work: Callable[[asyncio.Event], Coroutine[Any, Any, T]],
 ) -> T:
-    """Runs `work` on the client's loop until it ends. `until` tells it to, and so does SIGTERM,
-    where this is the program's main thread and nobody else handles the signal."""
+    """Runs `work` on the client's loop until it ends. `until` ends it. SIGTERM does too, if this is
+    the program's main thread and no other handler is set."""
     stopped = asyncio.Event()
 
     async def run() -> T:

@@ -1,5 +1,5 @@
-"""Threads for the handlers of one run: as many as it may handle at a time. Python's own threads for
-such calls are few, and would make the concurrency that was asked for smaller."""
+"""Threads for the handlers of one run, one for each concurrent call. Python's default pool is
+small, and would limit the concurrency."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def check_plain_handler(handler: object, takes: str = "a job") -> None:
 async def call_in_thread(
     threads: ThreadPoolExecutor | None, function: Callable[P, T], *given: P.args, **named: P.kwargs
 ) -> T:
-    """What the function returns; without threads of its own it is called in one of Python's."""
+    """The result of the function. Without own threads, it runs in Python's default pool."""
     context = contextvars.copy_context()
 
     def called() -> T:
         try:
             result = context.run(function, *given, **named)
         except StopIteration as fault:
-            # No future takes it: whoever waits would wait for ever.
+            # No future accepts it: the caller would wait for ever.
             raise RuntimeError("The function raised StopIteration.") from fault
         if inspect.iscoroutine(result):
             result.close()

@@ -91,7 +91,7 @@ class BlockingTransaction(LoopFront[Transaction]):
         at: Time | None = None,
         schedule_id: str | None = None,
     ) -> None:
-        """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
+        """Stages one message. The next call, `flush` or `commit` raises errors."""
         self._behind.check_unfinished()
         value, headers = as_published(value, headers, encoding, self._behind.encoding)
         if headers:
@@ -113,11 +113,12 @@ class BlockingTransaction(LoopFront[Transaction]):
     send = publish
 
     async def hand_over(self) -> None:
-        """Gives what waits to the transaction, behind what its client has sent; on the loop."""
+        """Gives the waiting messages to the transaction, after all that its client has sent. Runs
+        on the loop."""
         await self._sent.hand_over()
         # Several threads may stage: a message that waits for its topic is not overtaken.
         async with self._one_at_a_time:
-            # One by one: one that is refused must not take the others with it.
+            # One by one: a refused message must not fail the others.
             while self._outgoing:
                 topic, value, given = self._outgoing.popleft()
                 await self._behind.publish(topic, value, **given)
@@ -147,7 +148,7 @@ class BlockingTransaction(LoopFront[Transaction]):
 def work_in_thread(
     loop: LoopThread, work: Callable[[BlockingTransaction], None], sent: OutgoingLine
 ) -> Callable[[Transaction], Awaitable[None]]:
-    """Plain code as the work of an asyncio transaction."""
+    """Runs plain code as the work of an asyncio transaction."""
 
     check_plain(work)
 
@@ -160,7 +161,7 @@ def work_in_thread(
 
 
 def function_in_thread(function: BlockingFunction) -> AsyncFunction:
-    """A plain function that may take its time, beside the loop."""
+    """Runs a slow plain function beside the loop."""
 
     check_plain(function)
 

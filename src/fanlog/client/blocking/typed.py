@@ -65,7 +65,7 @@ class BlockingTopicHost(Protocol):
 
 
 class _BlockingTyped(Front[S], Generic[T, S]):
-    """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
+    """A subscription whose messages are decoded. The rest is as in the plain one."""
 
     def __init__(self, behind: S, reading: MessageDecoding[T]) -> None:
         super().__init__(behind)
@@ -110,7 +110,7 @@ class _BlockingTyped(Front[S], Generic[T, S]):
                 self._reading.pass_over(message, fault)
 
     def commit(self, message: Message | None = None) -> None:
-        """Commits up to this message, or all that were taken, also those that were skipped."""
+        """Commits offsets up to this message, or of all messages taken, skipped ones included."""
         self._behind.commit(message)
 
 
@@ -142,7 +142,7 @@ class BlockingTypedJob(BlockingJob, Generic[T]):
 
     @property
     def data(self) -> T:
-        """What the job's value is. Raises `DecodeError` if it is not of the topic's type."""
+        """The job's decoded value. Raises `DecodeError` if it is not of the topic's type."""
         if not self._decoded:
             self._data = self._kind.decode(self.message)
             self._decoded = True

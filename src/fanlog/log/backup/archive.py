@@ -95,7 +95,7 @@ def _open(path: str) -> tarfile.TarFile:
         return tarfile.open(path, "r:*")
     except _CUT as fault:
         raise BackupError(
-            f"{path} is no backup, or it was cut off: {fault}. Use another one."
+            f"{path} is not a backup, or it was cut off: {fault}. Use another one."
         ) from fault
 
 
@@ -116,7 +116,7 @@ class Archive:
         except _CUT as fault:
             raise BackupError(f"{path} was cut off: {fault}. Use another backup.") from fault
         if manifest.MARK not in names:
-            raise BackupError(f"{path} is no backup of Fanlog's: it has no {manifest.MARK}.")
+            raise BackupError(f"{path} is not a Fanlog backup: it has no {manifest.MARK}.")
         found = [manifest.number_of_point(n) for n in names if n.startswith(manifest.POINTS)]
         numbers = sorted(number for number in found if number is not None)
         if not numbers:
@@ -136,7 +136,7 @@ class Archive:
                 while data := file.read(_READ_BYTES):
                     yield data
         except KeyError as fault:
-            raise BackupError(f"{name} is missing in the backup. Use another one.") from fault
+            raise BackupError(f"{name} is missing in the backup. Use another backup.") from fault
         except _CUT as fault:
             raise BackupError(f"{name} can't be read: {fault}. Use another backup.") from fault
 

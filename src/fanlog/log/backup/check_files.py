@@ -40,10 +40,12 @@ def check_small_file(path: str, report: CheckReport, meaning: Meaning) -> bool:
         report.add(path, 0, meaning, str(fault).rstrip("."))
         return False
     if not found.checked:
-        report.notes.append(f"{report.name(path)} is of an older release, and has no checksum.")
+        report.notes.append(
+            f"{report.name(path)} was written by an older release, and has no checksum."
+        )
     elif small_files.encode(found.fields) != data:
         # The object is the same, and its text is not: `é` may be written in two ways.
-        report.add(path, 0, meaning, "its text is not as it was written")
+        report.add(path, 0, meaning, "its text has changed since it was written")
         return False
     return True
 
@@ -67,7 +69,7 @@ def check_journal_file(path: str, report: CheckReport, generation_min: int | Non
             report.add(path, item, Meaning.LOST, "a group of the journal is damaged")
             end = max(end, item + HEADER_BYTES)
     if _is_half_a_group(data, end, generation):
-        report.add(path, end, Meaning.TORN, "the newest group of the journal is not whole")
+        report.add(path, end, Meaning.TORN, "the newest group of the journal is incomplete")
 
 
 def _is_half_a_group(data: bytes, at: int, generation: int | None) -> bool:
@@ -105,7 +107,7 @@ def check_clean(path: str, report: CheckReport) -> CleanStop | None:
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        report.notes.append(f"{report.name(path)} is no file of Fanlog's.")
+        report.notes.append(f"{report.name(path)} is not a Fanlog file.")
         return None
     report.checked(len(data))
     try:

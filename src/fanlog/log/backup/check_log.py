@@ -84,7 +84,9 @@ class LogCheck:
                     self._visit(part)
             # Room that was allocated ahead is zeros.
             if (is_newest or end_offset == stop) and not is_zero(fd, end_at, size):
-                sentence = f"{size - end_at} bytes behind the last whole batch are no room"
+                sentence = (
+                    f"{size - end_at} bytes behind the last complete batch are not reserved space"
+                )
                 self._report.add(path, end_at, Meaning.TORN, sentence)
         finally:
             os.close(fd)
@@ -98,8 +100,8 @@ class LogCheck:
             return
         if after <= self._deleted_before:
             self._report.notes.append(
-                f"{self._report.name(path)} is damaged at byte {damage.at}, in messages that were "
-                "deleted: nobody misses them."
+                f"{self._report.name(path)} is damaged at byte {damage.at}, but only in "
+                "messages that were deleted."
             )
             return
         sentence = f"offsets {damage.first} to {after - 1} are damaged: {damage.reason}"

@@ -64,7 +64,9 @@ class BackupFolder:
     def __enter__(self) -> BackupFolder:
         folder = self.folder
         if os.path.isdir(folder) and os.listdir(folder) and not is_backup_folder(folder):
-            raise BackupError(f"{folder} is not empty, and it is no backup: name another folder.")
+            raise BackupError(
+                f"{folder} is not empty, and it is not a backup: name another folder."
+            )
         _check_outside(folder)
         make_folders(folder)
         self._lock = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -73,7 +75,8 @@ class BackupFolder:
         except BlockingIOError:
             self.__exit__()
             raise FolderInUseError(
-                f"Another command takes a backup to {folder}: wait for it, or name another folder."
+                f"Another command is taking a backup to {folder}: wait for it, or name another "
+                "folder."
             ) from None
         if not os.path.exists(f"{folder}/{manifest.MARK}"):
             replace_file(f"{folder}/{manifest.MARK}", manifest.encode_mark(), durable=True)
@@ -136,8 +139,7 @@ def _check_source(folder: str, point: BackupPoint, points: list[BackupPoint]) ->
     """A restored broker goes on in the folder that it was restored from."""
     if points and not {point.history, point.restored_from} & {p.history for p in points}:
         raise BackupError(
-            f"{folder} has backups of another broker's data folder: name another folder for this "
-            "one."
+            f"{folder} holds backups of another broker: name another folder for this one."
         )
 
 

@@ -84,7 +84,7 @@ def check_paths(point: BackupPoint, whose: str) -> None:
 
 def _check_inside(path: str, whose: str) -> None:
     if not is_inside(path):
-        raise BackupError(f"{whose} names the file {path!r}: it is not Fanlog's.")
+        raise BackupError(f"{whose} names the file {path!r}, which is not a Fanlog file.")
 
 
 def decode_mark(data: bytes) -> int:

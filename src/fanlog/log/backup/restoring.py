@@ -64,7 +64,9 @@ class FolderBackup:
         self._folder = folder
         self.numbers = all_numbers(folder)
         if not self.numbers:
-            raise BackupError(f"{folder} has no point: no backup to it was ever finished.")
+            raise BackupError(
+                f"{folder} has no point: no backup into it was ever completed. Use another backup."
+            )
 
     def read_whole(self, name: str) -> bytes:
         return read_file(f"{self._folder}/{name}")
@@ -90,7 +92,7 @@ class FolderBackup:
 def open_backup(path: str) -> Archive | FolderBackup:
     if os.path.isdir(path):
         if not is_backup_folder(path):
-            raise BackupError(f"{path} is no backup: it has no {manifest.MARK}.")
+            raise BackupError(f"{path} is not a backup: it has no {manifest.MARK}.")
         return FolderBackup(path)
     return Archive(path)
 
@@ -168,8 +170,8 @@ def _begin(data: str) -> None:
     """Refuses a folder that is not empty. Until the end, no broker starts in it."""
     if os.path.exists(data) and (not os.path.isdir(data) or set(os.listdir(data)) - {"lost+found"}):
         raise FolderUnusableError(
-            f"{data} is not empty: name a new folder, or move away what is there. A restore that "
-            "was interrupted is begun again in an empty folder."
+            f"{data} is not empty: name a new folder, or move away what is there. To repeat an "
+            "interrupted restore, start again in an empty folder."
         )
     make_folders(data)
     replace_file(f"{data}/{UNFINISHED_RESTORE}", b"", durable=True)
@@ -245,8 +247,8 @@ class _Restoring:
             os.close(fd)
         if (at, crc) != (entry.bytes, entry.crc):
             raise BackupError(
-                f"{entry.kept_as} is damaged in the backup: its checksum does not fit. See which "
-                "points are whole with fanlog verify, and restore one of them with --point."
+                f"{entry.kept_as} is damaged in the backup: its checksum does not fit. Find an "
+                "intact point with fanlog verify, and restore it with --point."
             )
         self._written.append(path)
         self._bytes += at

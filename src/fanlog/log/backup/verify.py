@@ -72,8 +72,8 @@ def verify_data(
     """Checks a data folder. `ledger` is the topic with the entries that `staged_of` reads."""
     if not is_data_folder(folder):
         raise FolderUnusableError(
-            f"{folder} is not a data folder of Fanlog's: name the one that the broker is started "
-            "with (fanlog serve --data)."
+            f"{folder} is not a Fanlog data folder: name the broker's data folder (fanlog serve "
+            "--data)."
         )
     with _FolderHold(folder):
         return _Verify(folder, advance, ledger, staged_of).run()
@@ -151,7 +151,7 @@ class _Verify:
     def _check_topic(self, folder: str) -> None:
         number = number_of(os.path.basename(folder))
         if number is None:
-            self._report.notes.append(f"{self._report.name(folder)} is no topic's folder.")
+            self._report.notes.append(f"{self._report.name(folder)} is not a topic's folder.")
             return
         visit = self._visit if self._check_description(folder) == self._ledger else None
         for name in list_names(folder):
@@ -193,14 +193,14 @@ class _Verify:
             wanted = self._staged.get(name)
             path = f"{folder}/{name}"
             if not os.path.isfile(path):
-                self._report.notes.append(f"{self._report.name(path)} is no file of Fanlog's.")
+                self._report.notes.append(f"{self._report.name(path)} is not a Fanlog file.")
                 continue
             size = os.path.getsize(path)
             self._report.checked(size)
             if wanted is None:
                 continue  # Nobody has committed it: a start removes it.
             if (size, _crc_of(path, wanted.bytes)) != (wanted.bytes, wanted.crc):
-                sentence = "a committed transaction is not what was staged"
+                sentence = "a committed transaction differs from what was staged"
                 self._report.add(path, 0, Meaning.LOST, sentence)
 
 

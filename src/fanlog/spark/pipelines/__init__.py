@@ -111,15 +111,15 @@ def check_same(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> N
         before = msgspec.json.decode(path.read_bytes(), type=_Decided)
         if before.pipeline != pipeline.name:
             raise ConfigError(
-                f"{state} holds how far {before.pipeline} is: give another --state for "
+                f"{state} holds the progress of {before.pipeline}: give another --state for "
                 f"{pipeline.name}."
             )
         for name, value in decided.items():
             was = before.options.get(name, value)
             if not continues(pipeline.options[name].kind, was, value):
                 raise ConfigError(
-                    f"{state} holds how far {pipeline.name} is with {name}={was!r}: "
-                    f"give another --state for {name}={value!r}."
+                    f"{state} holds the progress of {pipeline.name} with {name}={was!r}: give "
+                    f"another --state for {name}={value!r}."
                 )
     if decided:
         state.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def load(folder: Path) -> Pipeline:
     try:
         described = msgspec.toml.decode(path.read_bytes(), type=_Described)
     except (OSError, msgspec.DecodeError) as fault:
-        raise ConfigError(f"{path} is no description of a pipeline: {fault}.") from None
+        raise ConfigError(f"{path} is not a description of a pipeline: {fault}.") from None
     if not (folder / SPEC).exists() and not (folder / f"{described.name}.py").exists():
         raise ConfigError(f"{folder} needs a {SPEC}, or a program {described.name}.py.")
     return Pipeline(described.name, folder.resolve(), described.about, described.options)
@@ -194,7 +194,7 @@ def parse_options(arguments: Iterable[str]) -> dict[str, str]:
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not name or not equals:
-            raise InvalidArgumentError(f"{argument!r} is no option: write it as name=value.")
+            raise InvalidArgumentError(f"{argument!r} is not an option: write it as name=value.")
         given[name] = value
     return given
 

@@ -163,5 +163,5 @@ _RULES: Mapping[OptionKind, tuple[Callable[[str], bool], str]] = {
     "truth": (_is_truth, "true or false"),
     "folder": (bool, "a folder"),
     "topic": (_is_topic, "the name of one topic"),
-    "topics": (_is_topics, "names with commas between, or one pattern such as orders.>"),
+    "topics": (_is_topics, "names, separated by commas, or one pattern such as orders.>"),
 }

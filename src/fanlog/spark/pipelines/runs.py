@@ -50,7 +50,7 @@ _STOP_POLL_SECONDS = 0.05
 _LAST_BYTES = 1 << 14
 _LAST_LINES = 15
 PIPELINES_MISSING = (
-    "Declarative pipelines need more of Spark: run pip install 'pyspark[pipelines]'."
+    "Declarative pipelines need an extra of Spark: run pip install 'pyspark[pipelines]'."
 )
 # A sentence of ours in the midst of Spark's pages.
 _OURS = re.compile(r"fanlog\.errors\.\w+: (?P<said>.+)")
@@ -160,7 +160,7 @@ def why_failed(log: Path) -> str:
         found = _OURS.search(line)
         if found:
             return found["said"].strip()
-    more = f"All that the pipeline said is in {log}."
+    more = f"The pipeline's full output is in {log}."
     for line in reversed(lines):
         said = spark_said(line)
         if said:

@@ -71,7 +71,7 @@ class OtlpExport:
             try:
                 await self.tick()
             except Exception:
-                logger.exception("collecting what is to be exported failed")
+                logger.exception("collecting data for the export failed")
 
     async def tick(self) -> None:
         """Sends what there is, unless the collector has not taken the last yet."""
@@ -94,7 +94,8 @@ class OtlpExport:
             logger.exception("exporting over OTLP failed")
         if not fine and not self._fails:
             logger.warning(
-                "the collector of telemetry.otlp_endpoint took nothing; %d spans are lost so far",
+                "the collector of telemetry.otlp_endpoint did not accept spans; %d spans are "
+                "lost so far",
                 self.dropped,
             )
         self._fails = not fine
@@ -129,7 +130,8 @@ def read_headers(path: str) -> dict[str, str]:
         if not colon or not name.strip():
             # The line itself may be a secret.
             raise ConfigError(
-                f"Line {number} of telemetry.otlp_headers_file is no header: write `name: value`."
+                f"Line {number} of telemetry.otlp_headers_file is not a header: write `name: "
+                "value`."
             )
         found[name.strip().lower()] = value.strip()
     return found
