@@ -132,6 +132,8 @@ class BrokerCore:
     cluster: ClusterPort | None = None
     # Why clients can't be served yet; empty if they can.
     opening = ""
+    # Another node is the primary now: nothing is refused any more, clients go there.
+    deposed = False
     # The processes that have the clients; None if this process has them.
     workers: WorkerProcesses | None = None
     # Further health checks, such as of certificates: each returns a problem or nothing.

@@ -162,6 +162,7 @@ class Reign:
         """Nothing is committed any more."""
         if self.over is None:
             self.over = why
+            self.core.deposed = True
             logger.warning("The reign of epoch %d is over: %s", self.epoch, why)
             self.on_change()
 

@@ -435,6 +435,10 @@ class NativeSession:
         expected_sequence: int,
         error: FanlogError,
     ) -> None:
+        if self.broker.deposed:
+            # Nothing was stored: the client sends it again, to the new primary.
+            asyncio.get_running_loop().call_soon(self.outlet.finish, str(error))
+            return
         refused = messages.Refused(
             number,
             partition,
