@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fanlog.cli.options import all_options
 from fanlog.cli.settings import check_document
 from fanlog.errors import ConfigError
 from fanlog.release import VERSION
@@ -19,7 +20,8 @@ from tests.servers import find_program
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+CONFIGURATIONS = sorted((DEPLOY / "kubernetes").rglob("configmap.yaml"))
 
 
 def lint(*command: str | Path) -> str:
@@ -40,7 +42,7 @@ def test_hadolint_has_nothing_to_say_about_the_image() -> None:
     assert not lint(beside_python("hadolint"), DEPLOY / "docker/Dockerfile").strip()
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_kubernetes_takes_the_manifest(path: Path) -> None:
     if path.name == "kustomization.yaml":
         (given,) = documents(path)
@@ -67,8 +69,9 @@ def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
     assert not re.search(r"(?m)^ProcSubset=pid", text)
 
 
-def test_the_configuration_of_kubernetes_is_one() -> None:
-    (given,) = documents(DEPLOY / "kubernetes/configmap.yaml")
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
+def test_the_configuration_of_kubernetes_is_one(path: Path) -> None:
+    (given,) = documents(path)
     settings = tomllib.loads(given["data"]["fanlog.toml"])
     assert not [fault for fault in check_document(settings) if isinstance(fault, ConfigError)]
 
@@ -86,6 +89,37 @@ def test_compose_has_one_image_and_every_file_that_it_mounts() -> None:
         for mount in service.get("volumes", ()):
             source = mount.split(":")[0]
             assert not source.startswith(".") or (DEPLOY / source).exists(), source
+
+
+def test_each_node_of_a_cluster_has_its_own_id_and_data() -> None:
+    (given,) = documents(DEPLOY / "cluster/compose.yaml")
+    nodes = {name: one for name, one in given["services"].items() if name != "etcd"}
+    assert set(nodes) == {"a", "b", "c"}
+    variables = {option.variable for option in all_options().values()}
+    for name, node in nodes.items():
+        environment = node["environment"]
+        assert environment["FANLOG_CLUSTER_NODE_ID"] == name
+        assert environment["FANLOG_CLUSTER_ADVERTISE"] == f"{name}:7420"
+        assert node["volumes"] == [f"{name}:/data"]
+        assert node["image"] == f"fanlog:{VERSION}"
+        assert set(environment) - variables == {"FANLOG_KEY_FILE"}
+        assert all(port.startswith("127.0.0.1:") for port in node["ports"])
+
+
+def test_pods_of_a_cluster_are_its_nodes() -> None:
+    folder = DEPLOY / "kubernetes/cluster"
+    (pods,) = documents(folder / "statefulset.yaml")
+    names = {one["metadata"]["name"] for one in documents(folder / "service.yaml")}
+    assert pods["spec"]["serviceName"] in names
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    variables = {option.variable for option in all_options().values()}
+    given = {one["name"] for one in container["env"]}
+    assert given - variables == {"POD_NAME", "FANLOG_KEY_FILE"}
+    (config,) = documents(folder / "configmap.yaml")
+    cluster = tomllib.loads(config["data"]["fanlog.toml"])["cluster"]
+    assert cluster["replicas"] == pods["spec"]["replicas"]
+    (budget,) = documents(folder / "poddisruptionbudget.yaml")
+    assert cluster["replicas"] - budget["spec"]["maxUnavailable"] >= cluster["min_in_sync"]
 
 
 def test_what_the_image_needs_is_not_ignored() -> None:
