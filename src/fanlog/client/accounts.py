@@ -106,7 +106,7 @@ class Accounts:
         comment: str = "",
         expires_seconds: float = 0.0,
     ) -> KeyMade:
-        """A new key. Its text, `made.key`, is shown this once.
+        """Creates a key. Its text, `made.key`, is shown only once.
 
         >>> rules = fanlog.Rules(role="producer", publish=("orders.>",))  # doctest: +SKIP
         >>> made = await client.accounts.create_key("shop", rules=rules)  # doctest: +SKIP
@@ -121,12 +121,13 @@ class Accounts:
         return await self._ask(ask, KeyMade)
 
     async def set_key(self, name: str, **changes: Any) -> KeyInfo:
-        """Changes `rules`, `allowance`, `comment` or `expires_seconds` (from now; 0: never). It
-        holds at once, also for connections that are open."""
+        """Changes `rules`, `allowance`, `comment` or `expires_seconds` (from now; 0: never). The
+        change takes effect at once, also for open connections."""
         return await self._ask(_changing(SetKey, name, changes), KeyInfo)
 
     async def rotate_key(self, name: str, *, grace_seconds: float = 0.0) -> KeyMade:
-        """A new secret. The old one is good for `grace_seconds` more, and then cut off."""
+        """Creates a new secret. The old one stays valid for `grace_seconds`; then its connections
+        are closed."""
         return await self._ask(RotateKey(name=name, grace_seconds=grace_seconds), KeyMade)
 
     async def revoke_key(self, name: str) -> None:
@@ -161,7 +162,7 @@ class Accounts:
         comment: str = "",
         expires_seconds: float = 0.0,
     ) -> UserInfo:
-        """A user, who logs in with a password, or with a client certificate of one of these
+        """Creates a user, who logs in with a password, or with a client certificate of one of these
         names."""
         ask = CreateUser(
             name=name,
@@ -180,8 +181,8 @@ class Accounts:
         return await self._ask(_changing(SetUser, name, changes), UserInfo)
 
     async def set_password(self, name: str, password: str, *, old_password: str = "") -> UserInfo:
-        """A new password; it ends the logins of the old one. Who is no admin may set their own,
-        and gives the old one."""
+        """Sets a new password, and ends the logins with the old one. Without the role admin, users
+        may change only their own password, and must give the old one."""
         ask = SetPassword(name=name, password=password, old_password=old_password)
         return await self._ask(ask, UserInfo)
 
@@ -207,7 +208,7 @@ class Accounts:
     # Both
 
     async def may(self, verb: str, topic: str, *, key: str = "", user: str = "") -> Allowed:
-        """Whether a key or a user may do something; without either, whether this client may.
+        """Whether a key or a user has a permission. Without a key or user, this client is checked.
 
         >>> (await client.accounts.may("publish", "orders", key="shop")).allowed  # doctest: +SKIP
         True

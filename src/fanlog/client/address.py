@@ -1,4 +1,4 @@
-"""A broker's address, as people write it, and what they are told when nobody is there."""
+"""A broker's address as users write it, and the errors when it can't be reached."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def no_answer(address: Address, timeout_seconds: float) -> ConnectError:
 
 
 def unreachable(address: Address, fault: OSError) -> ConnectError:
-    """Why there is no connection at all. What helps depends on what the system said."""
+    """Why there is no connection at all. The advice depends on the system's error."""
     number = _number_of(fault)
     said = os.strerror(number) if number else fault.strerror or str(fault)
     if isinstance(fault, socket.gaierror):
@@ -108,7 +108,7 @@ def unreachable(address: Address, fault: OSError) -> ConnectError:
 
 
 def _number_of(fault: OSError) -> int | None:
-    """The system's number; also where asyncio has put several tries into one text."""
+    """The system's error number, also from asyncio's joint error of several attempts."""
     if fault.errno is not None or isinstance(fault, socket.gaierror):
         return fault.errno
     found = _ERRNO.search(str(fault))

@@ -1,5 +1,5 @@
-"""Asks all web listeners of a bus something, and waits for all of them. Each answer names the
-processes that its sender knows of: when all of these have answered, nobody is missing."""
+"""Sends a question to all web listeners of a bus, and waits for their answers. Each answer names
+the processes that its sender knows of: when all of these have answered, nobody is missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _OpenQuestion:
 
 
 class Asker:
-    """`send` is how signals go out; what comes in is brought to `hear`."""
+    """Signals go out through `send`; incoming ones go to `hear`."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -52,8 +52,8 @@ class Asker:
     async def ask(
         self, question: SignalAsk, timeout_seconds: float, *, enough: int = 0
     ) -> list[SignalAnswer]:
-        """The answers of all processes, or of those that answered in time. With `enough`, so many
-        answers are."""
+        """The answers of all processes, or of those that answered in time. With `enough`, it waits
+        only for that many answers."""
         question = msgspec.structs.replace(question, id=secrets.token_hex(8))
         waiting = self._waiting[question.id] = _OpenQuestion(enough)
         try:

@@ -1,4 +1,4 @@
-"""How long to wait before what failed is tried again."""
+"""How long to wait before another attempt after a failure."""
 
 from __future__ import annotations
 

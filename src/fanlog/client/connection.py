@@ -73,7 +73,7 @@ class ClientConnection:
         await self._session.open()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Waits for what was published, then says goodbye.
+        """Waits for the published messages, then disconnects.
 
         >>> await client.close()
         """
@@ -119,7 +119,7 @@ class ClientConnection:
 
     @property
     def reconnects(self) -> int:
-        """How often a lost connection was brought back."""
+        """How often a lost connection was restored."""
         return self._session.reconnects
 
     @property
@@ -228,7 +228,7 @@ class ClientConnection:
         )
 
     def take_number(self) -> int:
-        """A number for one more follower of this connection."""
+        """A number for a new follower of this connection."""
         return self._followers.take_number()
 
     def decoded(self, batch: Batch) -> MessageBatch:

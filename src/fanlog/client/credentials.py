@@ -1,5 +1,5 @@
-"""What a client shows to be let in, got anew for every connection: a key or password may be in a
-file that somebody replaces, and a token may come from a function."""
+"""The credentials of a client, read again for every connection: a key or password may be in a file
+that is replaced, and a token may come from a function."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAYS = (("key",), ("key_file",), ("token",), ("user", "password", "password_fil
 
 
 class Located(NamedTuple):
-    """An address without its secrets, and those as options."""
+    """An address without its secrets, and the secrets as options."""
 
     url: str
     secrets: dict[str, str]
@@ -63,8 +63,8 @@ def split_login(url: str) -> Located:
 
 
 def choose_credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an environment says to log in with, as options of a client: a key, a token, a user, or
-    systemd's credential; the first that is there."""
+    """The credentials of an environment as options of a client: the first that is set of a key, a
+    token, a user and systemd's credential."""
     found = {
         option: value for name, option in VARIABLES.items() if (value := environment.get(name))
     }
@@ -106,12 +106,12 @@ def check_credentials(options: ClientOptions) -> None:
 
 
 def is_refreshable(options: ClientOptions) -> bool:
-    """Whether the next login may show something else than the last one."""
+    """Whether the next login may have other credentials than the last one."""
     return callable(options.token) or bool(options.key_file or options.password_file)
 
 
 async def get_login(options: ClientOptions) -> Login | None:
-    """What to show now; None if there is nothing."""
+    """The credentials for now; None without any."""
     if not callable(options.token):
         return _known_login(options)
     try:

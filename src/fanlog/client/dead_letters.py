@@ -1,7 +1,6 @@
-"""Dead letters for the people who look after them: see them, put them back, delete them, take them
-along as JSON lines. A dead-letter topic is a topic like any other, so that all of this is reading
-and publishing; what must happen together (back into its topic, and out of the dead letters) is a
-transaction."""
+"""Dead letters, for operators: list, replay, delete and export them as JSON lines. A dead-letter
+topic is an ordinary topic, so this module only reads and publishes. A replay publishes and deletes
+in one transaction."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ T = TypeVar("T")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that its queue gave up on. `id` names it within its dead-letter topic."""
+    """A job that failed for good. `id` names it within its dead-letter topic."""
 
     id: str
     death: Death
@@ -74,7 +73,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             ) from fault
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it. What is no text is base64, and an `encoding` says so."""
+        """The dead letter as JSON. Bytes that are not text are base64, with an `encoding`."""
         death = self.death
         document: dict[str, Any] = {
             "id": self.id,
@@ -130,7 +129,7 @@ class LetterHost(Protocol):
 
 
 class DeadLetters:
-    """What operators do with dead letters, by topic and id. It is `client.dead_letters`.
+    """Operations on dead letters, by topic and id. It is `client.dead_letters`.
 
     >>> for letter in await client.dead_letters.list("dead.emails"):  # doctest: +SKIP
     ...     print(letter.id, letter.death.reason, letter.value)
@@ -234,8 +233,8 @@ class DeadLetters:
         progress: Progress | None = None,
     ) -> int:
         """Puts dead letters back into their topic, or into `to`, and removes them here, both or
-        neither. Without `ids` it takes all of them, or those that `where` chooses. Returns how
-        many."""
+        neither. Without `ids`, it takes all of them, or those that match `where`. Returns their
+        number."""
         known: dict[str, TopicInfo] = {}
 
         async def put_back(transaction: Transaction, letter: DeadLetter) -> None:
@@ -268,7 +267,7 @@ class DeadLetters:
         where: LetterFilter | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Deletes dead letters by id, or all that `where` chooses. Returns how many."""
+        """Deletes dead letters by id, or all that match `where`. Returns their number."""
         if ids is None and where is None:
             raise InvalidArgumentError(
                 "Choose the dead letters to delete: give their ids or a condition. To delete "
@@ -288,7 +287,7 @@ class DeadLetters:
         first: Callable[[Transaction, DeadLetter], Any],
         progress: Progress | None,
     ) -> int:
-        """Does something with each chosen letter, and takes it out, some at a time."""
+        """Handles and removes each chosen dead letter, some at a time."""
         # By place, so that an id that is none is refused before anything is done.
         missing = None if ids is None else {place_of(id): id for id in ids}
         done = 0
@@ -356,7 +355,7 @@ def _not_found(topic: str, missing: list[str], done: int) -> str:
 
 
 def _messages(batch: Batch) -> list[Message]:
-    """A batch's messages. One that does not decode holds nobody up."""
+    """A batch's messages. A batch that does not decode is left out."""
     try:
         return MessageBatch(batch).messages
     except UnreadableError as fault:
@@ -377,7 +376,7 @@ def place_of(id: str) -> tuple[int, int]:
 
 
 def letter_of(message: Message) -> DeadLetter | None:
-    """What a record of a dead-letter topic says; None if it is no dead letter."""
+    """The dead letter in a record of a dead-letter topic; None if it is not one."""
     headers = message.headers
     death = read_death(headers)
     if death is None:

@@ -1,4 +1,4 @@
-"""Messages as JSON documents, for the command line, exports and whoever shows them."""
+"""Messages as JSON documents, for the command line, exports and displays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fanlog.client.message import Message
 
 
 def as_document(message: Message) -> dict[str, Any]:
-    """One message as JSON has it. What is no text is base64, and an `encoding` says so."""
+    """One message as JSON. Bytes that are not text are base64, with an `encoding`."""
     document: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,

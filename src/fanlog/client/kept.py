@@ -1,5 +1,5 @@
-"""What a client says when a topic is kept less safely than was asked for, because its broker has no
-data folder. Once for each kind of promise: a test suite makes many topics."""
+"""The warning for a topic that is stored less safely than its settings ask, because the broker has
+no data folder. It comes once for each setting: a test suite makes many topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KeptWarnings:
     def compare(
         self, settings: TopicSettings | None, given: dict[str, Any], made: TopicInfo
     ) -> None:
-        """Warns if a topic that was just made is in memory, and was not to be."""
+        """Warns if a new topic is in memory although its settings ask for disk."""
         if made.settings.durability != "memory":
             return
         durability = _asked("durability", settings, given)
@@ -46,7 +46,7 @@ class KeptWarnings:
 
 
 def _asked(name: str, settings: TopicSettings | None, given: dict[str, Any]) -> object:
-    """A setting that somebody chose; None if it is only the default."""
+    """A setting that the caller chose; None if it is the default."""
     if name in given:
         return given[name]
     if settings is None or getattr(settings, name) == getattr(TopicSettings(), name):

@@ -1,4 +1,5 @@
-"""One transport of a client under asyncio: bytes go to the session, and what it writes goes out."""
+"""One transport of a client under asyncio: it passes bytes to the session, and writes the session's
+output."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ class Link(asyncio.Protocol):
             self.connection_lost(fault)
 
     async def wait_closed(self) -> None:
-        """Waits until the transport is gone. TLS says goodbye in both directions: a loop that ends
-        before would leave the socket open."""
+        """Waits until the transport is gone. TLS closes in both directions. If the loop ends before
+        that, the socket stays open."""
         # uvloop's is no `asyncio.Transport` by its class, and an embedded broker's is none at all.
         transport = cast("asyncio.Transport", self.transport)
         if not hasattr(transport, "get_extra_info") or self._gone.is_set():

@@ -1,5 +1,5 @@
 """Messages as a subscriber sees them. A batch is decoded once, when its first message is asked
-for; a message then is its value and a place in that batch."""
+for; a message is then its value and an index into that batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def priority(self) -> int:
-        """How urgent its publisher says it is, 0 to 9. Queues hand out urgent jobs first."""
+        """The priority from its publisher, 0 to 9. Queues hand out urgent jobs first."""
         return self.batch.header.priority
 
     @property
@@ -69,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def event_time(self) -> dt.datetime:
-        """When its publisher says it happened; the append time if it did not say."""
+        """The event time from its publisher; without one, the append time."""
         times = self.batch.columns.event_times_us
         return self.timestamp if times is None else _time(times[self.index])
 
@@ -135,7 +135,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 class MessageBatch:
     """A run of messages of one partition, as the log holds them.
 
-    Of a compacted topic it may have gaps, and be empty where nothing is left.
+    In a compacted topic, it may have gaps or be empty.
     """
 
     __slots__ = ("_messages", "batch", "first")
@@ -157,7 +157,7 @@ class MessageBatch:
 
     @property
     def base_offset(self) -> int:
-        """The offset of the first message given here; without one, that of what comes next."""
+        """The offset of the first message; in an empty batch, the next offset."""
         offsets = self.batch.offsets
         return offsets[self.first] if self.first < len(offsets) else self.next_offset
 
@@ -203,7 +203,7 @@ class MessageBatch:
 
 
 def _time(us: int) -> dt.datetime:
-    """A time; one that no datetime can have is the nearest one that can."""
+    """A time as a datetime, or the nearest one that a datetime can hold."""
     try:
         return dt.datetime.fromtimestamp(us / 1e6, tz=dt.UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,5 +1,5 @@
-"""What a reader should know of what it follows: its topic is missing, or its pattern leaves out the
-topic that it is named after. Each is said once, in the log or to whoever asked for it."""
+"""Notices for a reader: its topic is missing, or its pattern leaves out the topic that it is named
+after. Each notice comes once, in the log or to the reader's callback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OnNotice = Callable[[str], None]
 
 
 def missing_policy(given: str) -> MissingPolicy:
-    """The policy, if there is such a one."""
+    """The policy, if it exists."""
     match given:
         case "wait" | "fail":
             return given
@@ -28,7 +28,7 @@ def missing_policy(given: str) -> MissingPolicy:
 
 
 class Notices:
-    """Those of one reader. `on_notice` gets each sentence; without it they are logged."""
+    """The notices of one reader. `on_notice` gets each sentence; without it they are logged."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -36,7 +36,7 @@ class Notices:
         self.on_notice: OnNotice | None = None
 
     def take(self, notice: Notice, *, was_there: bool = False) -> None:
-        """Says it, if it was not said before. `was_there`: the topic existed, and was read."""
+        """Gives the notice once. `was_there`: the topic existed, and was read."""
         if notice.kind == "missing" and was_there:
             self.left(notice.topic)
         elif notice not in self._told:
@@ -44,7 +44,8 @@ class Notices:
             self._say(self._sentence(notice))
 
     def left(self, topic: str) -> None:
-        """The topic that is followed is gone. A pattern may lose many, and says nothing."""
+        """The followed topic was deleted. For patterns there is no notice, because they may lose
+        many topics."""
         if topic == self._target:
             self._say(f"{topic} does not exist any more; waiting until it is created again.")
 

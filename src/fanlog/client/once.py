@@ -1,4 +1,4 @@
-"""Publishing once: messages under a key of the caller's, which a retry stores no second time.
+"""Publishing once: messages with an idempotency key, which a retry does not store a second time.
 
 The key makes up the producer of a batch, and its messages are that producer's first. The broker
 answers a repeat with the offsets of the first time, as it does for every producer: so it holds
@@ -56,7 +56,7 @@ class OnceRecord(NamedTuple):
 
 
 class OnceReceipt(NamedTuple):
-    """Where a message is: the first one under this key, if this is a repeat."""
+    """Where a message is stored. For a repeat, that is the first message with this key."""
 
     receipt: Receipt
     number: int
@@ -97,8 +97,8 @@ class OncePublisher:
     async def publish(
         self, key: str, topic: str, records: Sequence[OnceRecord]
     ) -> list[OnceReceipt]:
-        """Returns when all are stored, now or before. Raises `KeyReusedError` if others were
-        stored under this key."""
+        """Returns when all are stored, now or earlier. Raises `KeyReusedError` if this key was used
+        for other messages."""
         if self._closed:
             raise ClosedError("The publisher is closed.")
         producer = producer_of(key)
@@ -197,8 +197,8 @@ class _Connection(TopicCalls):
         records: Sequence[OnceRecord],
         receipts: Sequence[Receipt],
     ) -> dict[tuple[int, int], int]:
-        """Compares a repeat with what was stored the first time, as far as that is still there,
-        and returns the epochs of it."""
+        """Compares a repeat with the first messages, as far as they still exist, and returns their
+        epochs."""
         found: dict[tuple[int, int], int] = {}
         repeated: dict[int, dict[int, OnceRecord]] = {}
         for record, receipt in zip(records, receipts, strict=True):
@@ -245,7 +245,7 @@ def _holds(batch: Batch, records: dict[int, OnceRecord]) -> bool:
 
 
 def _untraced(headers: dict[str, bytes]) -> dict[str, bytes]:
-    """A retry is another span, and says so: that makes it no other message."""
+    """A retry has another span in its headers, but it is still the same message."""
     return {name: value for name, value in headers.items() if name not in TRACE_HEADERS}
 
 

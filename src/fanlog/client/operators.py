@@ -1,5 +1,4 @@
-"""What operators ask a broker: who is connected, to close connections, and everything that is
-counted."""
+"""Operators' calls: list and close connections, and read all metrics."""
 
 from __future__ import annotations
 
@@ -41,8 +40,9 @@ class Connections:
         listener: str = "",
         requests: bool = False,
     ) -> AsyncIterator[ConnectionInfo]:
-        """The connections, by id: of a user, from an address, at a listener (`native`, `redis`,
-        `web`), or all. With `requests`, HTTP connections that only send requests are there, too.
+        """Yields connections in the order of their ids: of a user, from an address, at a listener
+        (`native`, `redis`, `web`), or all. With `requests`, it includes HTTP connections that only
+        send requests.
 
         >>> found = [one async for one in client.connections.list()]
         """
@@ -74,8 +74,8 @@ class Connections:
         reason: str = "",
         reconnect: bool = False,
     ) -> tuple[ConnectionInfo, ...]:
-        """Closes the connection with an id, or all that fit; which ones those were. Browsers stay
-        away unless `reconnect` asks them to come back; other clients come back by themselves.
+        """Closes the connection with an id, or all that match, and returns the closed ones.
+        Browsers reconnect only with `reconnect`; other clients reconnect by themselves.
 
         >>> await client.connections.close(user="mallory", reason="banned")
         ()

@@ -75,7 +75,7 @@ _DURABILITY: dict[int, DurabilityName] = {
 
 
 class Publisher(ClientOutbox):
-    """`open_topic` and `find_topic` ask the broker; the second creates nothing."""
+    """`open_topic` and `find_topic` ask the broker. `find_topic` creates nothing."""
 
     def __init__(
         self,
@@ -155,8 +155,8 @@ class Publisher(ClientOutbox):
         return self.opened(await self._open_topic(name))
 
     async def look_again(self, topic: TopicOutbox) -> None:
-        """Asks how many partitions there are: more than were heard of, perhaps. Another topic may
-        have the name by now: then this waits until the publisher has moved there."""
+        """Asks for the number of partitions, which may have grown. If another topic has the name
+        now, it waits until the publisher has moved there."""
         opened = await self._open_topic(topic.name)
         if log_of(opened) == topic.log:
             self.grew(opened.number, opened.settings.partitions)
@@ -274,8 +274,8 @@ class Publisher(ClientOutbox):
         self.give_up_fenced(topics)
 
     async def resume(self, open_topic: TopicReopener, epoch: int) -> None:
-        """Opens the topics again and sends everything that was not acknowledged, in order. One that
-        was deleted meanwhile is not created again: what waits for it fails. `epoch` is the
+        """Opens the topics again and sends everything that was not acknowledged, in order. A topic
+        that was deleted meanwhile is not created again: its waiting messages fail. `epoch` is the
         broker's."""
         for topic in self.lost():
             try:

@@ -48,7 +48,7 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class _BlockingAnswer:
-    """The outcome of one request, once it is there."""
+    """The result of one request, once it has come."""
 
     __slots__ = ("outcome",)
 
@@ -63,8 +63,8 @@ class _BlockingAnswer:
 
 
 class RequestConnection:
-    """One connection to a broker. Close it, or use `with`. A broker that is not there is an error
-    at once. A `patient` connection waits for it, as every connection does after a loss.
+    """One connection to a broker. Close it, or use `with`. It raises at once if the broker can't be
+    reached. A `patient` connection waits for the broker, as every connection does after a loss.
 
     >>> with RequestConnection("fanlog://127.0.0.1:7420") as broker:  # doctest: +SKIP
     ...     broker.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
@@ -91,8 +91,8 @@ class RequestConnection:
         return self._addresses[0]
 
     def connect(self) -> messages.Welcome:
-        """Connects anew, to the first node that answers; what was asked for on the old connection
-        will not be answered."""
+        """Connects again, to the first node that answers. Requests on the old connection get no
+        answer."""
         for _ in self._addresses[1:]:
             try:
                 return self._connect()
@@ -147,7 +147,7 @@ class RequestConnection:
         return opened
 
     def reconnect(self) -> messages.Welcome:
-        """Brings a lost connection back; it is tried as long as a request may take."""
+        """Restores a lost connection. It tries as long as a request may take."""
         give_up_at = time.monotonic() + self._options.request_timeout_seconds
         attempts = ConnectAttempts(self._options, give_up_at)
         while True:
@@ -160,7 +160,7 @@ class RequestConnection:
             time.sleep(wait_seconds)
 
     def close(self) -> None:
-        """Says goodbye. `connect` begins anew."""
+        """Disconnects. `connect` connects again."""
         opened, self._socket = self._socket, None
         self._core.lose(None)
         if opened is not None:
@@ -169,7 +169,7 @@ class RequestConnection:
             opened.close()
 
     def _lose(self, why: Exception | None) -> NoReturn:
-        """Gives the connection up, and raises what becomes of it."""
+        """Gives the connection up, and raises the error."""
         if isinstance(why, ssl.SSLError) and self._core.state not in CONVERSING:
             # With TLS 1.3 a client hears of this only after its own part of the handshake.
             why = no_tls(self.address, why)
@@ -191,8 +191,8 @@ class RequestConnection:
     # Requests
 
     def ask(self, kind: FrameKind, message: msgspec.Struct, answer: type[T]) -> T:
-        """Asks and waits; once more on a new connection if the old one is lost. Only for what
-        may be asked twice."""
+        """Sends a request and waits for the answer. Repeats it once on a new connection if the old
+        one is lost, so use it only for requests that may be sent twice."""
         return decode(answer, self.ask_raw(kind, msgspec.msgpack.encode(message)))
 
     def ask_raw(self, kind: FrameKind, payload: bytes) -> bytes:
@@ -207,8 +207,9 @@ class RequestConnection:
     def ask_at_length(
         self, kind: FrameKind, message: msgspec.Struct, answer: type[T], seconds: float
     ) -> T:
-        """Asks for what may take long, and again whenever the connection is lost or silent. Only
-        for what may be asked many times. Who can't be reached any more is not waited for."""
+        """Sends a request that may take long, and repeats it whenever the connection is lost or
+        silent. Only for requests that may be sent many times. Gives up when the broker can't be
+        reached."""
         give_up_at = time.monotonic() + seconds
         while True:
             try:
@@ -239,7 +240,7 @@ class RequestConnection:
         return number
 
     def take(self, number: int) -> bytes:
-        """The answer to a request; raises what the broker answered instead."""
+        """The answer to a request. Raises the broker's error."""
         answer = self._find_asked(number)
         while answer.outcome is None:
             self._receive()
@@ -255,8 +256,8 @@ class RequestConnection:
         return answer
 
     def _await(self, number: int, give_up_at: float) -> None:
-        """Waits until there is an answer, with pings, so that the broker keeps the connection. One
-        that does not answer those either is taken for lost."""
+        """Waits until there is an answer, with pings, so that the broker keeps the connection. A
+        connection that does not answer pings counts as lost."""
         silence_max = self._options.request_timeout_seconds
         idle_max = self.welcome.idle_timeout_seconds
         between = min(self._options.ping_seconds, idle_max / 3, silence_max / 3)

@@ -1,4 +1,4 @@
-"""Messages for later, and schedules, as a client asks for them."""
+"""Delayed messages and schedules of a client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ReadyOutbox = Callable[..., Awaitable[TopicOutbox]]
 
 
 def due_time_us(delay_seconds: float | None, at: Time | None) -> int:
-    """When a message is due, as its record says it: a time, or a delay below 0."""
+    """When a message is due, as its record stores it: a time, or a delay as a negative number."""
     if (delay_seconds is None) == (at is None):
         raise InvalidArgumentError(
             "Give either delay_seconds or at: a delay, or the time when the message is due."
@@ -79,7 +79,7 @@ def at_us(at: Time | None) -> int:
 
 
 class MessageExtras(TypedDict, total=False):
-    """What a message has beside its value."""
+    """The properties of a message beside its value."""
 
     key: bytes | str | None
     headers: Headers | None
@@ -88,7 +88,7 @@ class MessageExtras(TypedDict, total=False):
 
 
 class Later(MessageExtras, total=False):
-    """And when it is due."""
+    """The same, with the time when it is due."""
 
     partition: int | None
     delay_seconds: float | None
@@ -107,7 +107,7 @@ class PublisherRecord(NamedTuple):
 
 
 class DelayedRecords:
-    """Makes the records that messages wait in. `ready_outbox` opens a topic."""
+    """Makes the records that hold delayed messages. `ready_outbox` opens a topic."""
 
     def __init__(self, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
         self._publisher = publisher
@@ -127,7 +127,7 @@ class DelayedRecords:
         partition: int | None = None,
         **message: Unpack[MessageExtras],
     ) -> tuple[str, PublisherRecord]:
-        """A message's id, and the record that it waits in."""
+        """A message's id, and the record that holds it."""
         time_us = due_time_us(delay_seconds, at)
         if schedule_id is None:
             id = f"{self._own}-{next(self._numbers)}"
@@ -154,7 +154,8 @@ class DelayedRecords:
         event_time: dt.datetime | int | None = None,
         priority: int = 0,
     ) -> Delayed:
-        """A message as it is kept until it is due. Raises what its topic would not take."""
+        """A message as it is stored until it is due. Raises an error if its topic would refuse
+        it."""
         value, key, own = self.stored(value, key, headers)
         size = len(value or b"") + len(key or b"") + sum(map(len, own.values()))
         target.check_size(size + RECORD_OVERHEAD_BYTES)
@@ -175,7 +176,7 @@ class DelayedRecords:
     def stored(
         self, value: Value, key: bytes | str | None, headers: Headers | None
     ) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
-        """Value, key and headers as they are kept."""
+        """Value, key and headers as they are stored."""
         stored, headers = as_published(value, headers, None, self._publisher.encoding)
         return (
             None if stored is None else as_bytes(stored, "value"),
@@ -185,7 +186,7 @@ class DelayedRecords:
 
 
 class DelayedMessages:
-    """What `publish(delay_seconds=…)` and its siblings do."""
+    """Implements `publish(delay_seconds=…)` and its siblings."""
 
     def __init__(
         self, session: ClientSession, publisher: Publisher, ready_outbox: ReadyOutbox
@@ -213,7 +214,7 @@ class DelayedMessages:
         return list(answer.cancelled)
 
     async def pending(self, topic: str, page_size: int = 500) -> AsyncIterator[PendingMessage]:
-        """Page by page, the first due in front."""
+        """Page by page, in the order of the due times."""
         after = ""
         await self._publisher.settle([SCHEDULED_TOPIC])
         while True:

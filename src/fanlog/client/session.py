@@ -1,6 +1,6 @@
-"""The asyncio shell of `ClientCore`: it dials, feeds the core, writes what the core gives, waits,
-and comes back after a loss. What is done with the events is the client's; see `SessionHooks`. It is
-long because dialling, waiting and coming back share the state of one connection."""
+"""The asyncio shell of `ClientCore`: it connects, feeds the core, writes the core's output, waits,
+and reconnects after a loss. The client handles the events; see `SessionHooks`. It is long because
+dialling, waiting and coming back share the state of one connection."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _AskedRequest:
 
 
 class ClientSession:
-    """`ready` means that there is a connection and that everything is resumed on it."""
+    """`ready` means that there is a connection, and everything has resumed on it."""
 
     def __init__(
         self, hooks: SessionHooks, dial: Dial, options: ClientOptions, *, verify: bool
@@ -109,7 +109,7 @@ class ClientSession:
 
     @property
     def closed(self) -> FanlogError | None:
-        """Why there will be no connection any more."""
+        """Why the session has ended for good."""
         return self._core.closed
 
     @property
@@ -150,7 +150,7 @@ class ClientSession:
             await link.wait_closed()
 
     def _give_up(self, error: FanlogError) -> None:
-        """Ends everything that still hopes."""
+        """Fails everything that still waits."""
         if self._core.closed is None:
             self._core.close(error)
             self._hooks.gave_up(error)
@@ -192,7 +192,7 @@ class ClientSession:
             raise no_greeting(link.peer, timeout_seconds) from None
 
     async def _keep(self) -> None:
-        """Waits for the connection to be lost, and brings it back, as long as that is wanted."""
+        """Waits for the connection to be lost, and restores it, until the client is closed."""
         loop = asyncio.get_running_loop()
         # Checked each time, because a wait that ends while it is cancelled (Python 3.11) continues
         # here.
@@ -233,7 +233,7 @@ class ClientSession:
         return True
 
     async def _refresh(self) -> None:
-        """Shows a fresh login on the connection that is there, before the old one expires."""
+        """Logs in again on the open connection, before the old login expires."""
         try:
             login = await get_login(self._options)
             if login is not None and self.ready:
@@ -246,7 +246,8 @@ class ClientSession:
         self._login.refresh_failed(asyncio.get_running_loop().time())
 
     def _tell(self, call: Callable[[], None]) -> None:
-        """Calls the application's own function. Its faults must not keep the client away."""
+        """Calls the application's function. Its exceptions must not stop the client from
+        reconnecting."""
         try:
             call()
         except Exception:

@@ -1,5 +1,5 @@
-"""Signals to all processes on a broker, and from them: small, live only, and lost if nobody hears
-them. Sending never waits; what can't be sent now is dropped and counted."""
+"""Signals to all processes on a broker, and from them: small, live only, and lost without a
+listener. Sending never waits: a signal that can't be sent now is dropped and counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SENT_AT_ONCE = 256
 
 
 class Signals:
-    """`on` before `open`, or after it; `lost` counts what was never sent."""
+    """Call `on` before `open` or after it. `lost` counts dropped signals."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Signals:
         self._hearers.setdefault(channel, []).append(hear)
 
     def send(self, channel: str, data: bytes) -> None:
-        """Tells everybody who hears the channel, this program too."""
+        """Sends a signal to all listeners of the channel, this program too."""
         if len(self._waiting) >= _WAITING_MAX:
             self._waiting.popleft()
             self.lost += 1
@@ -51,8 +51,8 @@ class Signals:
         self._wake.set()
 
     async def open(self) -> None:
-        """Hears from now on; where the broker is not reached yet, as soon as it is. Raises why it
-        may not hear."""
+        """Receives signals from now on, or as soon as the broker can be reached. Raises an error if
+        that is not permitted."""
         hearing = asyncio.create_task(self._hearing())
         self._tasks = [hearing, asyncio.create_task(self._sending())]
         if self._client.state == "connected":
@@ -64,7 +64,7 @@ class Signals:
                 hearing.result()
 
     async def close(self) -> None:
-        """Sends what waits, as far as that goes at once, and stops."""
+        """Sends waiting signals as far as possible at once, and stops."""
         if self._tasks and self._waiting and self._client.state == "connected":
             with contextlib.suppress(FanlogError, TimeoutError):
                 async with asyncio.timeout(1.0):

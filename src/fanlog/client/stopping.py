@@ -1,5 +1,5 @@
-"""What runs until it is stopped: by an event, or by SIGTERM, which is how process managers ask a
-program to finish what it has begun."""
+"""Work that runs until an event or SIGTERM stops it. Process managers send SIGTERM to ask a program
+to finish."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _running: dict[asyncio.AbstractEventLoop, set[asyncio.Event]] = {}
 
 @contextmanager
 def stopped_by_sigterm(until: asyncio.Event | None = None) -> Generator[asyncio.Event]:
-    """An event that SIGTERM sets, or `until` itself, which it sets as well. A program that handles
-    the signal itself keeps its own handler, and sets `until`."""
+    """An event that SIGTERM sets: `until`, or a new one. A program that handles the signal itself
+    keeps its own handler, and sets `until`."""
     stopped = until or asyncio.Event()
     loop = asyncio.get_running_loop()
     running = _running.get(loop)
@@ -37,7 +37,7 @@ def stopped_by_sigterm(until: asyncio.Event | None = None) -> Generator[asyncio.
 
 
 def _may_handle() -> bool:
-    """Whether this is the thread that signals come to, and nobody else has asked for them."""
+    """Whether this thread receives signals, and no other handler is set."""
     return (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -45,7 +45,7 @@ def _may_handle() -> bool:
 
 
 def _on_sigterm(loop: asyncio.AbstractEventLoop, running: set[asyncio.Event]) -> bool:
-    """Whether the loop tells them; loops on Windows hear of no signals."""
+    """Whether the loop supports signals; loops on Windows don't."""
     try:
         loop.add_signal_handler(signal.SIGTERM, _stop_all, running)
     except NotImplementedError:

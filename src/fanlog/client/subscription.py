@@ -165,7 +165,7 @@ class Subscription:
             return await next_batch(self._source)
 
     async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
-        """The messages of the next batch, one by one, for who takes them in another thread."""
+        """The messages of the next batch, one by one, for a reader in another thread."""
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             return await self._next_run()
@@ -185,7 +185,8 @@ class Subscription:
         return self._source.positions()
 
     async def commit(self, message: Message | None = None) -> None:
-        """Makes the durable name continue after this message, or after all that were taken.
+        """Commits offsets: the durable name resumes after this message, or after all taken
+        messages.
 
         >>> async with client.subscribe("orders", durable="billing") as orders:
         ...     async for message in orders:

@@ -1,4 +1,4 @@
-"""TLS of a client: whom it believes, what it shows, and what it says when that fails."""
+"""TLS of a client: which authorities it trusts, its own certificate, and its errors."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _CONTEXTS_MAX = 16
 
 
 def tls_from(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an environment says of TLS, as options of a client."""
+    """The TLS settings of an environment, as options of a client."""
     return {
         option: value for name, option in TLS_VARIABLES.items() if (value := environment.get(name))
     }
 
 
 def shared_context(options: ClientOptions) -> ssl.SSLContext:
-    """The same for all connections with these options, until one of the files changes: to read
-    what a machine trusts takes a while."""
+    """One context for all connections with these options, until one of the files changes: reading a
+    machine's trusted authorities is slow."""
     files = (options.tls_ca_file, options.tls_certificate_file, options.tls_key_file)
     key = tuple((path, _changed_at(path)) for path in files)
     context = _contexts.get(key)
@@ -61,7 +61,7 @@ def _changed_at(path: str) -> tuple[int, int]:
 
 
 def client_context(options: ClientOptions) -> ssl.SSLContext:
-    """Checks the broker's certificate and its name; nothing below TLS 1.3."""
+    """Checks the broker's certificate and its name. TLS 1.3 is the minimum."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if options.tls_ca_file:
@@ -119,12 +119,12 @@ def wrap(opened: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSo
 
 
 def no_tls(peer: Address | str, fault: ssl.SSLError) -> ConnectError:
-    """Why there is no TLS connection, and what helps."""
+    """Why there is no TLS connection, and how to fix it."""
     return ConnectError(f"There is no TLS connection to {peer}: {explain(fault)}")
 
 
 def explain(fault: ssl.SSLError) -> str:
-    """What went wrong, and what helps, as the end of a sentence."""
+    """The cause and its fix, as the end of a sentence."""
     if isinstance(fault, ssl.SSLCertVerificationError):
         return _refused(fault)
     if isinstance(fault, ssl.SSLEOFError):

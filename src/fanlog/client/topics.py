@@ -1,4 +1,4 @@
-"""What a client asks about topics: their settings, their offsets, their records."""
+"""A client's calls about topics: settings, offsets and records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fanlog.telemetry.snapshot import Snapshot
 
 
 class TopicCalls(ClientConnection):
-    """Calls that are a question and an answer."""
+    """Calls of one request and one answer."""
 
     # Topics
 
@@ -67,7 +67,7 @@ class TopicCalls(ClientConnection):
         return made
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
-        """The topics that fit a pattern, by name.
+        """The topics that match a pattern, by name.
 
         >>> for topic in await client.topics("orders.>"):
         ...     print(topic.name, topic.records)
@@ -75,7 +75,7 @@ class TopicCalls(ClientConnection):
         return [topic async for topic in self._each_topic(pattern, internal=internal)]
 
     async def _each_topic(self, pattern: str, *, internal: bool) -> AsyncIterator[TopicInfo]:
-        """Page by page. A topic that comes or goes meanwhile may be among them or not."""
+        """Page by page. A topic that is created or deleted meanwhile may be included or not."""
         after = ""
         while True:
             wanted = messages.ListTopics(pattern, internal, after)
@@ -99,10 +99,10 @@ class TopicCalls(ClientConnection):
         )
 
     async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
-        """Gives a topic more partitions while it is in use, and returns what it is then; as many
-        as it has change nothing. Readers, groups and queues take the new ones in by themselves,
-        from their first message. Keys go to other partitions from now on: the order of a key's
-        messages holds among those published before, and among those published after.
+        """Gives a topic more partitions while it is in use, and returns its new state. Its present
+        number changes nothing. Readers, groups and queues read the new partitions by themselves,
+        from their first message. Keys go to other partitions from now on: the messages of a key
+        keep their order before the change and after it, but not across it.
 
         >>> await client.grow_topic("orders", partitions=8)  # doctest: +SKIP
         """
@@ -112,12 +112,10 @@ class TopicCalls(ClientConnection):
     async def alter_topic(
         self, name: str, settings: TopicSettings | None = None, **given: Any
     ) -> TopicInfo:
-        """Changes settings of a topic while it is in use, and returns what it is then. What is past
-        a shorter retention is deleted at once.
-
-        `durability` can rise from os to fsync; it returns when all messages are synced. With
-        `cleanup="compact"` new messages need a key, and those without one that are there stay.
-        Partitions grow with `grow_topic`.
+        """Changes settings of a topic while it is in use, and returns its new state. A shorter
+        retention deletes older messages at once. `durability` can rise from os to fsync; the call
+        returns when all messages are synced. With `cleanup="compact"`, new messages need a key; old
+        messages without one stay. Partitions grow with `grow_topic`.
 
         >>> await client.alter_topic("orders", retention_seconds=3600)  # doctest: +SKIP
         """
@@ -136,8 +134,8 @@ class TopicCalls(ClientConnection):
     async def delete_records(
         self, topic: str, before: dict[int, int] | StartLike
     ) -> dict[int, int]:
-        """Deletes what is before an offset in each partition, for good, and returns where each
-        begins then. `before` is the offsets by partition, or one start for all of them.
+        """Deletes the records before an offset in each partition, for good, and returns where each
+        partition begins now. `before` is the offsets by partition, or one start for all partitions.
 
         >>> await client.delete_records("orders", {0: 1000})  # doctest: +SKIP
         {0: 1000}
@@ -149,8 +147,8 @@ class TopicCalls(ClientConnection):
         return {position.partition: position.offset for position in found.positions}
 
     async def compact_topic(self, name: str) -> TopicInfo:
-        """Compacts a topic now, as far as it is visible, and returns what it is then. The broker
-        does so by itself, when it is worthwhile.
+        """Compacts a topic now, up to its visible end, and returns its new state. The broker also
+        does this by itself, when it is worthwhile.
 
         >>> await client.compact_topic("prices")
         """
@@ -174,7 +172,7 @@ class TopicCalls(ClientConnection):
         await self._session.request(FrameKind.COMMIT, messages.CommitOffsets(durable, positions))
 
     async def committed(self, durable: str) -> tuple[messages.Position, ...]:
-        """Where a durable name would go on.
+        """Where a durable name would resume.
 
         >>> await client.committed("billing")
         """
@@ -190,7 +188,7 @@ class TopicCalls(ClientConnection):
         bytes_max: int = 1 << 20,
         wait_seconds: float = 0.0,
     ) -> Fetched:
-        """Pulls batches from an offset on; with `wait_seconds`, waits for some to come.
+        """Fetches batches from an offset on. With `wait_seconds`, it waits for new batches.
 
         >>> fetched = await client.fetch("orders", 0, 0)
         >>> [value for batch in fetched.batches for value in batch.values]
@@ -225,16 +223,15 @@ class TopicCalls(ClientConnection):
     # The broker
 
     async def status(self) -> messages.BrokerStatus:
-        """Returns the broker's version, its uptime, and what is wrong, as `fanlog health` shows
-        it.
+        """Returns the broker's version, uptime and problems, as `fanlog health` shows them.
 
         >>> status = await client.status()
         """
         return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
 
     async def metrics(self) -> Snapshot:
-        """Returns everything that the process counts, as `fanlog top` and `/metrics` show it. It is
-        at most a second old.
+        """Returns all metrics of the process, as `fanlog top` and `/metrics` show them. They are at
+        most a second old.
 
         >>> snapshot = await client.metrics()
         >>> snapshot.totals.published_messages

@@ -3,7 +3,7 @@ for each that a handler works on.
 
 Law: the program's own OpenTelemetry decides. Without one, or before it is set up, there is no
 tracer, and a message costs one comparison; nothing is imported for it. Headers that the program
-gives a message by itself are its own business: they travel as they are.
+sets itself are sent unchanged.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class OtelTracer:
 
     @contextmanager
     def processing(self, message: Placed, group: str = "") -> Generator[Span]:
-        """The span of a message that is worked on in the block; it is the current one there. What
-        the block raises is noted in it."""
+        """The span of a message that the block processes; it is the current span there. It records
+        exceptions of the block."""
         from opentelemetry import trace
 
         attributes: dict[str, Any] = _about(message.topic, "process", "process")
@@ -151,9 +151,9 @@ class OtelPublishSpan:
 
 @contextmanager
 def processing(message: Message | Job, group: str = "") -> Generator[None]:
-    """Works on a message within a span of its trace, where a loop and no handler gets it. Handlers
-    of `consume`, `work` and `serve`, and `async with job`, have one already. Without OpenTelemetry
-    it does nothing.
+    """Processes a message within a span of its trace. Use it when a loop, not a handler, gets the
+    message. Handlers of `consume`, `work` and `serve`, and `async with job`, have one already.
+    Without OpenTelemetry it does nothing.
 
     >>> async for message in subscription:  # doctest: +SKIP
     ...     with fanlog.processing(message):

@@ -1,7 +1,6 @@
-"""Values of messages: objects to bytes and back. The header `content-type` says how.
-
-Law: bytes, str and None are stored as they are, without a header, and cost nothing more here.
-Everything else is JSON or msgpack. pydantic is recognised, and never imported.
+"""Values of messages: objects to bytes and back. The header `content-type` names the format. Law:
+bytes, str and None are stored as they are, without a header and without extra cost. Everything else
+is JSON or msgpack. pydantic is recognised, and never imported.
 
 | value | stored as |
 | --- | --- |
@@ -41,7 +40,7 @@ _FAULTS_MAX = 3
 
 
 class _Pydantic(Protocol):
-    """What every pydantic model and pydantic dataclass has."""
+    """An attribute of every pydantic model and pydantic dataclass."""
 
     __pydantic_serializer__: Any
     __pydantic_validator__: Any
@@ -62,8 +61,8 @@ def is_plain(value: Value) -> bool:
 def with_content_type(
     value: Value, headers: Headers | None, encoding: Encoding
 ) -> tuple[bytes, Headers]:
-    """An object as bytes, and the headers that say what they are. A `content-type` that is given
-    stays, and decides: it may be more exact, such as `application/vnd.order+json`."""
+    """An object as bytes, and headers that name its format. A given `content-type` stays, and
+    decides: it may be more exact, such as `application/vnd.order+json`."""
     given = None if headers is None else _given_encoding(headers)
     if given is not None and headers is not None:
         return encode(value, given), headers
@@ -74,7 +73,7 @@ def with_content_type(
 def encode_as(
     value: Value, headers: Headers | None, encoding: Encoding
 ) -> tuple[Value, Headers | None]:
-    """What `publish(..., encoding=...)` stores. A str is encoded as well, as was asked for."""
+    """The value that `publish(..., encoding=...)` stores. A str is encoded too."""
     check_encoding(encoding)
     if value is None:
         return None, headers
@@ -128,7 +127,7 @@ def own_headers(headers: Headers) -> dict[str, bytes]:
 def as_published(
     value: Value, headers: Headers | None, encoding: Encoding | None, default: Encoding
 ) -> tuple[Value, Headers | None]:
-    """A value that nobody can change any more, for who publishes it later."""
+    """An immutable copy of a value, which can be published later."""
     if encoding is not None:
         return encode_as(value, headers, encoding)
     if value is None or type(value) is bytes:
@@ -171,7 +170,7 @@ def _encode_pydantic(value: object, encoding: Encoding) -> bytes:
 
 
 def _as_plain(value: object) -> object:
-    """What msgspec does not know by itself, somewhere within a value."""
+    """Encodes a part of a value that msgspec does not know."""
     if is_pydantic(type(value)):
         return msgspec.json.decode(_encode_pydantic(value, "json"))
     raise TypeError(f"it holds an object of type {type(value).__name__}")
@@ -212,7 +211,7 @@ def decode_error(
     offset: int,
     has_value: bool,
 ) -> DecodeError:
-    """What went wrong with which message."""
+    """The error that names the message and the fault."""
     expected, reason = type_name(kind), _reason(fault)
     source = _source(content) if has_value else ""
     return DecodeError(
