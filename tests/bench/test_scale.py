@@ -38,6 +38,7 @@ from fanlog.bench.rebalance import RebalanceOptions, run_rebalance
 from fanlog.bench.results import StallRow
 from fanlog.bench.stall import StallWire, ratio_of, stopped_reader
 from fanlog.bench.startup import check_room
+from fanlog.bench.step_operations import STEPS
 from fanlog.bench.systems import SystemSpec, resident_bytes, started
 from fanlog.bench.topics import TOPICS_MAX, UserTopics
 from fanlog.bench.wires import make_payload
@@ -221,12 +222,13 @@ def test_pings_are_measured_during_every_operation(tmp_path: Path) -> None:
     options = StallsOptions(scale=SMALL, pin=False, directory=tmp_path)
     report = run_stalls(options, lambda done, total, label: steps.append(label))
     operations = [row.operation for row in report.rows]
-    assert operations == [o.label(SMALL) for o in (*OPERATIONS, *HOUSEKEEPING)]
+    assert operations == [o.label(SMALL) for o in (*OPERATIONS, *HOUSEKEEPING, *STEPS)]
     assert steps == [*operations, "done"]
     for row in report.rows:
         assert row.pings > 0
         assert 0 < row.p50_ms <= row.p99_ms <= row.worst_ms
-    check_shape(report, tmp_path, "delete a topic", "list 200 topics", "worst")
+    assert [row.operation for row in report.rows if row.step_ms] == [o.label(SMALL) for o in STEPS]
+    check_shape(report, tmp_path, "delete a topic", "list 200 topics", "worst", "longest step")
 
 
 def test_a_group_is_shared_out_as_its_members_come_and_go(tmp_path: Path) -> None:

@@ -245,7 +245,8 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
 
 class StallsRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a client's pings waited from an operation's request until a moment after its answer,
-    which took so many seconds."""
+    which took so many seconds. `step_ms` is the CPU time of the longest call of the broker's event
+    loop, where that was measured."""
 
     operation: str
     seconds: float
@@ -253,6 +254,7 @@ class StallsRow(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float
     p99_ms: float
     worst_ms: float
+    step_ms: float | None = None
 
 
 class StallsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="stalls"):

@@ -2,7 +2,8 @@
 
 Law: one client pings all the time, at a fixed rate, from a process of its own; the operations come
 one after the other from another process. A row is about the pings that were due from an
-operation's request until a moment after its answer, and the first row is a broker at rest.
+operation's request until a moment after its answer, and the first row is a broker at rest. The last
+rows also have the CPU time of the longest call of the loop: no other program changes it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
+
+import msgspec
 
 from fanlog.bench.operations import FULL, HOUSEKEEPING, OPERATIONS, Operation, Scale
 from fanlog.bench.pings import Pinger, pinging
@@ -26,6 +29,8 @@ from fanlog.bench.runner import (
     silent,
 )
 from fanlog.bench.startup import check_room
+from fanlog.bench.step_operations import STEPS
+from fanlog.bench.steps import SteppedBroker, stepped_broker
 from fanlog.bench.systems import SystemSpec, choose_cores, started
 
 # Groups get their partitions at once, also right after the start.
@@ -41,14 +46,14 @@ class StallsOptions(RunOptions):
 
 
 def run_stalls(options: StallsOptions, progress: BenchProgress = silent) -> StallsReport:
-    """Go through all operations, on two brokers.
+    """Go through all operations, on three brokers.
 
     >>> run_stalls(StallsOptions(scale=Scale(topics=10_000)))  # doctest: +SKIP
     """
     cores = choose_cores(options.pin)
     environment = environment_of(options, (), pinned=cores.pinned)
     check_room(options.directory or Path(gettempdir()), options.scale.log_bytes)
-    total = len(OPERATIONS) + len(HOUSEKEEPING)
+    total = len(OPERATIONS) + len(HOUSEKEEPING) + len(STEPS)
     rows: list[StallsRow] = []
     with load_process(cores.load) as load:
         for operations, config in (
@@ -62,22 +67,42 @@ def run_stalls(options: StallsOptions, progress: BenchProgress = silent) -> Stal
                 for operation in operations:
                     progress(len(rows), total, operation.label(options.scale))
                     rows.append(measure(operation, system.port, options.scale, load, pinger))
+        with (
+            stepped_broker(cores.system, options.directory) as broker,
+            pinging(broker.port, cores.load) as pinger,
+        ):
+            for operation in STEPS:
+                progress(len(rows), total, operation.label(options.scale))
+                rows.append(
+                    measure(operation, broker.port, options.scale, load, pinger, stepped=broker)
+                )
     progress(total, total, "done")
     return StallsReport(rows=rows, left_out=[], environment=environment)
 
 
 def measure(
-    operation: Operation, port: int, scale: Scale, load: LoadProcess, pinger: Pinger
+    operation: Operation,
+    port: int,
+    scale: Scale,
+    load: LoadProcess,
+    pinger: Pinger,
+    *,
+    stepped: SteppedBroker | None = None,
 ) -> StallsRow:
     """One operation: prepare it, then count what was pinged while it ran."""
     load.call(operation.prepare, port, scale)
     time.sleep(scale.afterwards_s)
     pinger.take()
+    if stepped is not None:
+        stepped.take_longest_ms()
     began_s = time.perf_counter()
     load.call(operation.run, port, scale)
     seconds = time.perf_counter() - began_s
     time.sleep(scale.afterwards_s)
-    return row_of(operation.label(scale), seconds, pinger.take())
+    row = row_of(operation.label(scale), seconds, pinger.take())
+    if stepped is None:
+        return row
+    return msgspec.structs.replace(row, step_ms=round(stepped.take_longest_ms(), 2))
 
 
 def row_of(label: str, seconds: float, waits_s: Sequence[float]) -> StallsRow:

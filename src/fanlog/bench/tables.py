@@ -337,6 +337,7 @@ def stalls_table(report: StallsReport) -> Table:
         "p50",
         "p99",
         "worst",
+        "longest step, CPU",
     )
     for row in report.rows:
         table.add_row(
@@ -346,6 +347,7 @@ def stalls_table(report: StallsReport) -> Table:
             f"{row.p50_ms:.2f}",
             f"{row.p99_ms:.1f}",
             f"{row.worst_ms:.1f}",
+            "" if row.step_ms is None else f"{row.step_ms:.1f}",
         )
     return table
 
