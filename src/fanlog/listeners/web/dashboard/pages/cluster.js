@@ -108,7 +108,7 @@ function Move({ node, close, reload }) {
       ["Level", preview.level ? "yes" : "not known to be"],
       ["Waited for", `${fmt.plural(preview.behind_positions, "turn")}, ${fmt.bytes(preview.behind_bytes)}`],
     ]} />`}
-    <p class="soft">Publishers wait for a moment, until ${node} has everything. Nothing is lost. Connections to the node that is the primary now are opened anew.</p>
+    <p class="soft">Publishers wait for a moment, until ${node} has everything. Nothing is lost. Clients of ${preview?.primary || "the primary"} connect again. Followers have no dashboard: continue with that of ${node}.</p>
   <//>`;
 }
 
