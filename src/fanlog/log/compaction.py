@@ -1,10 +1,9 @@
-"""Compaction: of a log's sealed segments, the last record of each key stays.
-
-A run works in a thread on files that nobody changes, and never holds up a writer. It reads the
-keys of what is new since the run before, then goes through the segments in their order and writes
-anew those that lose something; small neighbours become one. A new file is durable before it takes
-the old one's place, and that is durable before the next one is written: a tombstone never goes
-before what it deletes. Only the swap itself belongs to the loop thread.
+"""Compaction: the last record of each key stays in a log's sealed segments. A run works in a thread
+on files that do not change, and never holds up a writer. It reads the keys of what is new since the
+run before, then goes through the segments in their order and writes anew those that lose something;
+small neighbours become one. A new file is durable before it takes the old one's place, and that is
+durable before the next one is written: a tombstone never goes before what it deletes. Only the swap
+itself belongs to the loop thread.
 
 A record stays if it has no key, or if it is the last one of its key and no tombstone (a record
 without a value) that is older than the topic's `tombstone_seconds`.

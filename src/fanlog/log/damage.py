@@ -1,4 +1,4 @@
-"""Damage that was found in a log: kept in mind, on disk in `damaged.json`, and never deleted.
+"""Damage that was found in a log: remembered in `damaged.json`, and never deleted.
 
 A small file: `{"damaged": [{"first": 5, "next": 9, "file": "…", "reason": "…"}]}`.
 """

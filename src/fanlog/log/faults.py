@@ -1,8 +1,7 @@
-"""What the operating system said, as an error of Fanlog whose sentence says what to do.
-
-Three kinds are kept apart. A full disk and a lack of descriptors or memory may pass: what was asked
-for did not happen, and may be tried again. A failed sync never passes, whatever its number is: the
-kernel tells of a lost write only once. Every other failed write stops its log too.
+"""Turns errors of the operating system into Fanlog's errors, which say what to do. There are three
+kinds. A full disk and a lack of descriptors or memory may pass: the operation did not happen, and
+may be tried again. A failed sync never passes, whatever its number: the kernel reports a lost write
+only once. Every other failed write stops its log too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small certainties about files: replaced whole or not at all, folders synced, descriptors bounded.
+"""Safe file operations: atomic replacement, synced folders, bounded descriptors.
 
 Everything here takes paths as `str`, because hundreds of thousands of them are made.
 """

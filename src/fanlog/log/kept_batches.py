@@ -1,4 +1,4 @@
-"""What the journal holds of a topic that can't be opened, kept until it can.
+"""Keeps the journal's batches of a topic that can't be opened, until it can.
 
 A start empties the journal. The batches of a topic whose `topic.json` and its copy are both lost
 go to `<data>/journal/kept-<number>.journal` before that: one group, as in the journal itself. Once

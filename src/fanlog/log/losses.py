@@ -1,4 +1,4 @@
-"""What is known of the broker's own logs beside them: how far each went, and what was lost.
+"""Notes beside the broker's own logs: where each log ended, and which records were lost.
 
 | file                         | holds                                                            |
 | ---------------------------- | ---------------------------------------------------------------- |

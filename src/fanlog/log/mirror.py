@@ -1,7 +1,7 @@
 """The log of a partition that another broker keeps: its newest pieces, as they were stamped there.
 
-Offsets, epochs and where the log begins are that broker's. What is before the tail is not here:
-whoever serves readers from it asks that broker.
+Offsets, epochs and where the log begins are that broker's. Older pieces are not here: the edge asks
+that broker for them.
 """
 
 from __future__ import annotations

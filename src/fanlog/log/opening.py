@@ -1,6 +1,6 @@
 """Opens the topics of a data folder, in a few threads.
 
-A topic without its description is left aside: its files stay where they are, and the others are
+A topic without its description is skipped: its files stay unchanged, and the other topics are
 opened.
 """
 

@@ -1,4 +1,4 @@
-"""What systems do differently. macOS has no fdatasync and no posix_fallocate, and Windows lacks
+"""Differences between systems. macOS has no fdatasync and no posix_fallocate, and Windows lacks
 more than that: clients need nothing from here, and a broker asks `require` first."""
 
 from __future__ import annotations

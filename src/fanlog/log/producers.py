@@ -1,7 +1,5 @@
-"""Who wrote last: the producers' sequences as the log shows them, and the file that keeps them
-together with the log's epochs.
-
-The broker rebuilds from it what makes a retry after a restart safe. Batches of one producer whose
+"""The producers of a log: their last sequences, and the file that stores them together with the
+log's epochs. With it, the broker recognises a retry after a restart. Batches of one producer whose
 sequence and offsets both go on are one run, so that the list stays short. With every new segment
 the runs before it become `<base>.producers`, so that a start need not read the earlier ones:
 

@@ -1,7 +1,6 @@
-"""Making a catalog again that is lost, from what the data folder itself shows.
-
-Law: a number or an epoch that was ever used must not come again. What can be seen is only what is
-left, so that the new catalog begins far past it.
+"""Rebuilds a lost catalog from the contents of the data folder. Law: a used number or epoch must
+never be used again. The folder may have lost some of them, so the new catalog begins far past those
+it still shows.
 """
 
 from __future__ import annotations

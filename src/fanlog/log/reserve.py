@@ -1,9 +1,9 @@
 """Space that is kept for freeing space: the file `<data>/reserve`.
 
 A full disk must not block its own remedy. To delete records, to delete or change a topic and to
-start a broker takes a few small files. When there is no room for them, the reserve is given up,
-and refilled as soon as there is room. Until then nobody may publish, or the messages would take
-what was freed for the remedy.
+start a broker takes a few small files. When there is no room for them, the reserve is given up, and
+refilled as soon as there is room. Until then publishing is refused, because messages would take the
+freed space.
 """
 
 from __future__ import annotations

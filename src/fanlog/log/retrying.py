@@ -1,7 +1,6 @@
-"""Doing again what the system had no descriptor or memory for.
-
-A file that could not be opened was not synced, and nothing is lost by that: whoever waits for the
-sync waits longer. Only threads that may block are patient, never the loop.
+"""Repeats operations that failed for lack of a descriptor or memory. If a file could not be opened,
+it was not synced, and nothing is lost: the caller only waits longer. Only threads that may block
+are patient, never the loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Staged bytes: what a transaction has brought so far. They stay in memory until told to go to a
-file, `<data>/transactions/<ticket>`, or, without a data folder, one that has no name. A checksum
-runs along, so that a file that a crash left behind is known to be whole or not.
+"""Staged bytes of a transaction. They stay in memory until `spill` moves them to a file,
+`<data>/transactions/<ticket>`, or, without a data folder, one that has no name. A checksum runs
+along, which shows whether a file that a crash left behind is complete.
 
 `read` and `sync` block and may run in any thread; the rest is the broker's loop thread's.
 """

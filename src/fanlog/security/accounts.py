@@ -1,8 +1,8 @@
-"""What operators do with keys and users. A change is written first. When it is durable it takes
-effect everywhere, and the operator gets an answer.
+"""Operators' calls on keys and users. A change is written first. When it is durable it takes effect
+everywhere, and the operator gets an answer.
 
-Taking away is the exception: it takes effect at once, also if the disk is full. Then the answer
-says that it is not stored.
+Revoking is the exception: it takes effect at once, also if the disk is full. The answer then says
+that it is not stored.
 
 It is long because each change of a key or a user is checked, written, applied and answered in
 one method.

@@ -1,7 +1,7 @@
 """Which addresses count as one, and which are not counted at all.
 
-Whoever has an IPv6 address has a whole network of them, so the first 64 bits count. An IPv4 address
-inside IPv6 counts as the IPv4 address that it is.
+The owner of an IPv6 address usually has a whole network, so only the first 64 bits count. An IPv4
+address inside IPv6 counts as the IPv4 address that it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of the audit log, and the chain that shows whether somebody has changed them.
+"""The records of the audit log, and the chain that shows changes to them.
 
 A record is a JSON object, and is hashed as it is stored: SHA-256 over its bytes.
 

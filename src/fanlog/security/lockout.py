@@ -1,7 +1,6 @@
-"""Back-off and lock-out after wrong logins. Pure: the time is handed in.
-
-By address: after a few wrong ones every further one doubles the wait. While it lasts nothing that
-the address shows is even looked at, so that guessing costs the broker nothing.
+"""Back-off and lock-out after wrong logins. Pure: the time is an argument. By address: after a few
+wrong logins, each further one doubles the wait. During the wait, logins from the address are not
+checked at all, so guessing costs the broker nothing.
 
 By user: many addresses that try the passwords of one user wait together, but never long, and not
 those from which that user has logged in before. Keys are not locked by name: nobody guesses 256

@@ -1,9 +1,9 @@
 """People log in with an OpenID provider: discovery, the code flow with PKCE, and a user made of the
 claims, by the same settings as for tokens.
 
-The browser goes to the provider with `state` and `nonce`, and comes back with a code. What must be
-remembered meanwhile is in a cookie of the browser, signed: nobody can fill the broker's memory with
-logins that never end, and a code is good only in the browser that began.
+The browser goes to the provider with `state` and `nonce`, and comes back with a code. The state of
+the login is in a signed cookie of the browser. So unfinished logins can't fill the broker's memory,
+and a code is valid only in the browser that began the login.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The public keys that tokens are checked with: from a file (PEM or JSON), or from a JWKS address
-that is asked again when an unknown key turns up. Only public keys count: a key set with secrets in
-it would let everybody who can read it make tokens."""
+that is asked again when an unknown key turns up. Only public keys count: with secrets in a key set,
+all its readers could make tokens."""
 
 from __future__ import annotations
 

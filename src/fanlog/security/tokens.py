@@ -1,6 +1,6 @@
-"""Tokens (JWT): signed by somebody whose public key the operator trusts. Only asymmetric algorithms
-are known here, and the key decides which one fits, so `alg: none` and HMAC with a public key as its
-secret are just wrong.
+"""Tokens (JWT), signed by an issuer whose public key the operator trusts. Only asymmetric
+algorithms are known here, and the key decides which one fits, so `alg: none` and HMAC with a public
+key as its secret are just wrong.
 
 | refused                                         | because                                       |
 | ----------------------------------------------- | --------------------------------------------- |

@@ -1,6 +1,6 @@
-"""What Spark's side takes from the environment. Law: it is read here and nowhere else below, and
-only on the driver; tasks are handed what was found. Secrets are the exception: every process reads
-its own, so that they never travel with a plan.
+"""Settings that Spark's side reads from the environment. Law: it is read here and nowhere else
+below, and only on the driver; tasks are handed what was found. Secrets are the exception: every
+process reads its own, so that they never travel with a plan.
 
 Settings are the command line's to read (`fanlog.cli`), with exceptions that are here: where Java
 is, because Spark itself looks for it there, and FANLOG_URL, FANLOG_KEY_FILE and their like, because

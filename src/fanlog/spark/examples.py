@@ -1,4 +1,4 @@
-"""Example data that looks like somebody's: orders and their payments, sensor readings, chat.
+"""Realistic example data: orders and their payments, sensor readings, chat.
 
 Law: the same seed gives the same messages, byte for byte, on every machine. Messages of a kind
 come in the order of their event times; payments come some while after their orders, as they do.

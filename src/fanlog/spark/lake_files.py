@@ -1,5 +1,5 @@
-"""What the names of a lake's files say: which batches each holds, which files count, and which may
-be merged. The names are in the table of `lake.py`; all here is decided from them."""
+"""Reads the names of a lake's files: which batches each holds, which files count, and which may be
+merged. The names are in the table of `lake.py`; all here is decided from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a query is: the next offset of each partition, as Spark keeps it in a checkpoint.
+"""The offsets of a query: the next offset of each partition, as Spark stores it in a checkpoint.
 
     {"orders": {"log": "17", "offsets": {"0": 1200, "1": 1187}, "epochs": {"0": 3, "1": 5}}}
 

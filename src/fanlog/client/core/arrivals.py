@@ -1,4 +1,4 @@
-"""What has come for one follower and was not taken yet: a subscription, a group's member and a
+"""Items that one follower has received and not taken yet: a subscription, a group's member and a
 queue's worker have one of these each.
 
 Law: it is closed once, and the first reason counts. Whoever waits is woken by the next thing, by a

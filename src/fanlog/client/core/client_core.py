@@ -44,8 +44,8 @@ _PINGS_UNANSWERED_MAX = 3
 
 
 class ClientCore:
-    """`state` decides what is possible now (`states.py`). `closed` is the reason why there will be
-    no further connection."""
+    """`state` decides which changes are possible now (`states.py`). `closed` is the reason why the
+    client does not connect again."""
 
     def __init__(self, options: ClientOptions, *, verify: bool = True) -> None:
         self._name = options.name

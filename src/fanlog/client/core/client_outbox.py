@@ -99,7 +99,7 @@ class ClientOutbox(ABC):
 
     @abstractmethod
     def find_again(self, topic: TopicOutbox) -> None:
-        """Looks for a topic in the place of a deleted one. Calls `moved` or `not_found`."""
+        """Looks for a topic that replaces a deleted one. Calls `moved` or `not_found`."""
 
     @abstractmethod
     def changed(self) -> None:
@@ -375,7 +375,7 @@ class ClientOutbox(ABC):
             self.changed()
 
     def replaced(self, topic: TopicOutbox) -> None:
-        """Another topic has the name now. What is in flight is answered first."""
+        """Another topic has the name now. Batches in flight are answered first."""
         topic.gone = True
         self._look_for_another(topic)
 

@@ -1,5 +1,5 @@
-"""What follows the broker on a connection: a subscription, a group's member, a queue's worker. The
-table hands each what is for it, and says which of them a new connection has to bring back."""
+"""Followers of the broker on a connection: subscriptions, members of groups, workers of queues. The
+table passes each its events, and lists those that a new connection must restore."""
 
 from __future__ import annotations
 

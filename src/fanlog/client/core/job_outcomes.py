@@ -1,6 +1,6 @@
 """The outcomes of jobs on their way to the broker: all of one turn of the shell's loop in one
-frame, and neighbouring jobs as one range. What is not answered yet belongs to the worker when it
-comes back on a new connection."""
+frame, and neighbouring jobs as one range. On a new connection, unanswered outcomes go back to the
+worker."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class JobOutcomes:
             yield from turn.ranges()
 
     def raise_error(self) -> None:
-        """Raises what outcomes ran into that nobody has waited for."""
+        """Raises errors of outcomes that no caller has waited for."""
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -1,5 +1,5 @@
-"""What a client has to publish: records collected into batches, batches on their way, and what to
-send again. Pure bookkeeping per partition; the client moves the bytes.
+"""The outgoing records of a client: records collected into batches, batches in flight, and batches
+to send again. Pure bookkeeping per partition; the client moves the bytes.
 
 A batch gets its sequence when it is first sent. After a lost connection everything in flight is
 sent again as it was, in order, and the broker knows what it has. After a refusal nothing new is
@@ -60,7 +60,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class OutgoingRecords:
-    """Records that will be one batch. A column that nobody used does not exist."""
+    """Records that will be one batch. An unused column does not exist."""
 
     __slots__ = (
         "bytes",

@@ -106,6 +106,6 @@ class StagedBatches:
         self._rounds += 1
 
     def clear(self) -> None:
-        """Nobody wants it any more."""
+        """Drops everything: the transaction has ended."""
         self._waiting.clear()
         self._unanswered.clear()

@@ -1,6 +1,6 @@
-"""A subscription without I/O: what it asks the broker for, what has come, and where it resumes on
-the next connection. Bytes go out through its host: they grant the broker a window, so that a slow
-application holds up nothing but itself."""
+"""A subscription without I/O: its requests, its received batches, and where it resumes on the next
+connection. It grants the broker a window of bytes, so that a slow application holds up only
+itself."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from fanlog.model import Durability
 
 
 def log_of(opened: TopicOpened) -> tuple[int, int]:
-    """What tells a topic's log from another that has come in its place: the number, and for one
-    in memory also the broker's start."""
+    """Tells a topic's log from one that has replaced it: the number, and for a topic in memory also
+    the broker's start."""
     in_memory = opened.settings.level is Durability.MEMORY
     return opened.number, opened.epoch if in_memory else 0
 
@@ -103,8 +103,8 @@ class TopicOutbox:
         return self.epoch != epoch and self.durability is not Durability.FSYNC
 
     def move_to(self, opened: TopicOpened, now_us: int) -> bool:
-        """Goes on as the broker has it now. True if that is another log, in which nothing of this
-        producer is yet."""
+        """Continues with the broker's present log. True if that is another log, which has nothing
+        of this producer yet."""
         self.gone = False
         self.number = opened.number
         self.epoch = opened.epoch

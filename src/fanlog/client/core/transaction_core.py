@@ -124,5 +124,5 @@ class TransactionCore:
         return AbortTransaction(begun.ticket)
 
     def give_up(self) -> None:
-        """Nobody can be asked to abort it now: its time runs out at the broker."""
+        """There is no connection for the abort: the broker aborts it when its time runs out."""
         self.state = TransactionState.ABORTED

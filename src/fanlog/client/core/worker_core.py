@@ -1,5 +1,5 @@
 """A worker of a queue without I/O: the jobs that it gets, the outcomes that it reports, and what it
-says of both when it comes back on a new connection.
+sends about both on a new connection.
 
 Law: an outcome names the broker's epoch in which its jobs were handed out, so that it never counts
 for another job."""
@@ -99,8 +99,8 @@ class WorkerCore:
         delay_ms: int = -1,
         reason: str = "",
     ) -> OutcomeTurn:
-        """Reports the outcome of some jobs with this turn. Whoever waits for the turn checks
-        `late`, or calls `take_back` if it fails."""
+        """Reports the outcome of some jobs with this turn. The waiting caller checks `late`, or
+        calls `take_back` if it fails."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(
                 f"A reason is a str, not {type(reason).__name__}: give str(error) of an exception."

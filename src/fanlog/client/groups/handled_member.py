@@ -40,7 +40,7 @@ class _Parked:
 
 
 class HandledPartitions(OwnedPartitions):
-    """The partitions of such a member. What comes of them lies on the desk until it is handled."""
+    """The partitions of such a member. Their messages wait on the desk until they are handled."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class HandledPartitions(OwnedPartitions):
         place = self._desk.hoarding()
         if place is None or place in self._parked or place not in self.active:
             return
-        # First: what it frees may bring more at once.
+        # First, because the freed window may bring more at once.
         self.receiving.muted.add(place)
         offset = self._desk.drop_waiting(place)
         if offset is None:

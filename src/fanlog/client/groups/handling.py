@@ -1,9 +1,9 @@
 """Which message a handler gets next, and how far each partition is done. No I/O and no clock.
 
-A **line** is what has to be handled in order: a partition, or a key of one. Of each line one
-message is in hand at a time, and one that failed holds up its own line only.
-Law: the position of a partition is behind what is done without a gap, and only of what is read now:
-a message that was in hand when its partition was lost counts for nothing."""
+A **line** is a sequence that must be handled in order: a partition, or a key of one. Of each line
+one message is in hand at a time, and one that failed holds up its own line only. Law: the position
+of a partition is behind what is done without a gap, and only of what is read now: a message that
+was in hand when its partition was lost counts for nothing."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ class Track:
         self._feeding = iter(())
 
     def drop_parcels(self) -> int | None:
-        """Drops what was not begun. The offset where that began, if there was any."""
+        """Drops messages that were not begun. Returns the offset of the first one, if there was
+        any."""
         parcels, self.parcels = self.parcels, deque()
         for parcel in parcels:
             parcel.left = 0
@@ -129,7 +130,7 @@ class Track:
         return parcels[0].batch.base_offset if parcels else None
 
     def cut_at(self, start: Reached) -> None:
-        """The log is another from `start` on: what was read behind it does not count."""
+        """The log is another one from `start` on: messages read behind it do not count."""
         if self._parcel is not None and self._parcel.batch.next_offset > start.offset:
             self.drop_begun()
         gone = [parcel for parcel in self.parcels if parcel.batch.next_offset > start.offset]
@@ -282,7 +283,7 @@ class Desk(MemberProgress):
         self._tracks[place] = Track(start)
 
     def cut(self, place: TopicPartition) -> None:
-        """Nothing more is begun, and nothing tried again; what is in hand still counts."""
+        """Begins and repeats no more messages; those in hand still count."""
         track = self._tracks.get(place)
         if track is not None:
             track.closed = True
@@ -339,7 +340,7 @@ class Desk(MemberProgress):
     # Room for others
 
     def hoarding(self) -> TopicPartition | None:
-        """The partition of which most has come that was not begun."""
+        """The partition with the most messages that were not begun."""
         most, found = 0, None
         for place, track in self._tracks.items():
             size = sum(parcel.bytes for parcel in track.parcels)
@@ -348,6 +349,6 @@ class Desk(MemberProgress):
         return found
 
     def drop_waiting(self, place: TopicPartition) -> int | None:
-        """Drops what was not begun of a partition; where that begins."""
+        """Drops messages of a partition that were not begun. Returns the first offset."""
         track = self._tracks.get(place)
         return None if track is None else track.drop_parcels()

@@ -73,7 +73,7 @@ class MemberCore(SubscriptionCore):
         self.owned.revoked(revoke)
 
     def end(self, error: FanlogError) -> None:
-        """No more will come, and what is here is not given any more: others will get it."""
+        """No more messages come, and those here are not given out: other members will get them."""
         super().end(error)
         self.owned.ended(lost=not isinstance(error, ClosedError))
 
@@ -130,8 +130,8 @@ class GroupMember(Subscription):
             self._owned.commits.done_soon()
 
     async def close(self) -> None:
-        """Commits what is done, unless commits are manual, and leaves the group. Raises what a
-        commit in the background ran into.
+        """Commits the offsets of finished messages, unless commits are manual, and leaves the
+        group. Raises errors of offset commits in the background.
 
         >>> await orders.close()
         """
@@ -226,8 +226,8 @@ class GroupMember(Subscription):
         self, start: StartLike, topic: str = "", partition: int | None = None
     ) -> tuple[messages.Position, ...]:
         """Moves in all partitions of this member, in those of a topic, or in one: to "earliest",
-        "latest", an offset or a time. What was received before is not given any more, and the
-        next commit is of the new place.
+        "latest", an offset or a time. Messages received before are dropped, and the next offset
+        commit has the new position.
 
         >>> await orders.seek("earliest", topic="orders", partition=0)
         """

@@ -56,8 +56,8 @@ class Groups:
         *,
         dry_run: bool = False,
     ) -> ResetStepList:
-        """Moves a group that has no members: everywhere that it has committed, in a topic, or in
-        some of its partitions. A dry run only says what it would do."""
+        """Moves the offsets of a group without members: wherever it has committed offsets, in one
+        topic, or in some of its partitions. A dry run changes nothing and returns the result."""
         wanted = messages.ResetGroup(
             group=name,
             start=as_start(start),

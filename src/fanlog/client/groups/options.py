@@ -31,8 +31,8 @@ class SharedOptions(TypedDict, total=False):
 
 
 class HandlerOptions(TypedDict, total=False):
-    """How messages of a group are handled, beside the options of `ConsumeOptions`; `commit` is not
-    one of them: what is handled is committed.
+    """How a handler gets the messages of a group, in addition to the options of `ConsumeOptions`.
+    There is no `commit`: the offsets of handled messages are committed.
 
     | option | default | |
     | --- | --- | --- |

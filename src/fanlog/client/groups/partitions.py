@@ -1,6 +1,7 @@
-"""The partitions that a member of a group has: which ones, how far the application is in each, and
-what is committed. The broker gives them and takes them back; `attendant.py` tells the application.
-Law: what counts is what was read since the partition came. A position from before is refused."""
+"""The partitions of a group's member: which ones, how far the application is in each, and the
+committed offsets. The broker gives them and takes them back; `attendant.py` tells the application.
+Law: only messages that were read since the partition was assigned count. A position from before is
+refused."""
 
 from __future__ import annotations
 
@@ -145,8 +146,8 @@ class OwnedPartitions:
         return {place: reached(message.batch, message.offset + 1)}
 
     def check_read(self, place: TopicPartition, offset: int) -> None:
-        """Refuses a position that was reached before this member lost the partition and got it
-        again: others may have been there since, and what was not committed comes once more."""
+        """Refuses a position from before this member lost the partition and got it again: another
+        member may have read it since, and uncommitted messages come again."""
         floor, reached = self._floors.get(place), self._progress.given(place)
         if floor is not None and reached is not None and not floor <= offset <= reached:
             raise FencedError(
@@ -272,7 +273,7 @@ class OwnedPartitions:
         self.forget(place)
 
     def retire(self, place: TopicPartition) -> None:
-        """Gives nothing more of a partition; what is in hand of it still counts."""
+        """Gives no more messages of a partition; those in hand still count."""
         self.active.discard(place)
         self.receiving.muted.add(place)
         self._continuing.discard(place)
@@ -288,7 +289,8 @@ class OwnedPartitions:
     # The end
 
     def ended(self, *, lost: bool) -> None:
-        """What is here is not given any more: others will get it. `lost`: they have it already."""
+        """Messages here are not given out any more: other members will get them. `lost`: they
+        already have the partition."""
         self.receiving.drop_all()
         self.receiving.muted.update(self.active)
         for place in list(self.active):
@@ -298,7 +300,8 @@ class OwnedPartitions:
             self.active.clear()
 
     async def leave(self) -> None:
-        """Tells the application, and commits what is done, unless commits are manual."""
+        """Notifies the application, and commits the offsets of finished messages, unless commits
+        are manual."""
         await self.attendant.finish()
         self.active.clear()
         if self._host.connected:

@@ -1,5 +1,5 @@
-"""How far an application is in each partition that it has: what it is done with, and what it has
-in hand. It is done with a message, or a batch, once it has asked for the next."""
+"""How far an application is in each of its partitions: finished messages, and those in hand. A
+message, or a batch, is finished once the application has asked for the next."""
 
 from __future__ import annotations
 
@@ -93,12 +93,13 @@ class MemberProgress:
     def cut(self, place: TopicPartition) -> None:
         """Gives nothing more of a batch that was begun."""
         if self.holds(place) and self._run is not None:
-            # Whoever iterates has this very iterator; emptied, it ends there too.
+            # The iterating caller has this same iterator: when it is emptied, the iteration ends
+            # too.
             deque(self._run, maxlen=0)
             self._cut = True
 
     def asked(self, current: Message | None) -> None:
-        """The application wants more: it is done with what it has."""
+        """The application asks for more: it has finished the messages in hand."""
         batch = self._batch
         self.lost_hand = None
         if batch is None:

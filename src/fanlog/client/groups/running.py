@@ -1,5 +1,5 @@
-"""Messages of a group handed to a function, several at a time, until somebody says stop. Then what
-was begun is finished and committed, and the partitions go to other members."""
+"""Passes the messages of a group to a function, several at a time, until it is stopped. Then it
+finishes the begun messages, commits their offsets, and the partitions go to other members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MessageHandler = Callable[[Message], Awaitable[object] | object]
 
 
 class Handled(msgspec.Struct, kw_only=True):
-    """What came of the messages: how many were handled, how often a handler failed, and what it
+    """The result: how many messages were handled, how often a handler failed, and which messages it
     gave up on."""
 
     messages: int = 0

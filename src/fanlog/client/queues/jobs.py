@@ -36,7 +36,7 @@ class JobHost(Protocol):
 
 
 class Job:
-    """One job: its message, and what there is to say of it. Made by a worker.
+    """One job: its message, and the calls that give its outcome. Made by a worker.
 
     >>> async for job in worker:  # doctest: +SKIP
     ...     async with job:  # acks at the end; an exception is logged, and the job tried again

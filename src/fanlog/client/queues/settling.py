@@ -59,7 +59,7 @@ class JobSettling:
         self._core.ack_soon(lease, first, next)
 
     def raise_error(self) -> None:
-        """Raises what outcomes ran into that nobody has waited for."""
+        """Raises errors of outcomes that no caller has waited for."""
         self._core.outcomes.raise_error()
 
     def _send_later(self) -> None:

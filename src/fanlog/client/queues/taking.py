@@ -1,5 +1,5 @@
-"""Jobs without a worker that stays: somebody takes some, and somebody else, perhaps in another
-process, says what became of them. A receipt has all that the second one must know.
+"""Jobs without a permanent worker: one call takes jobs, and another one, perhaps in another
+process, gives their outcomes. A receipt holds everything that the second call needs.
 
 | field     | meaning                                                       |
 | --------- | ------------------------------------------------------------- |

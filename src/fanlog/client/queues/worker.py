@@ -123,8 +123,8 @@ class Worker:
         self.settling.raise_error()
 
     async def close(self) -> None:
-        """Leaves the queue: what was not done goes to others at once. Raises what `ack_soon` ran
-        into.
+        """Leaves the queue. Unfinished jobs go to other workers at once. Raises errors of
+        `ack_soon`.
 
         >>> await worker.close()
         """

@@ -1,1 +1,1 @@
-"""Transactions, and what is built of them."""
+"""Transactions, and features built on them."""

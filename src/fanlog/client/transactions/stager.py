@@ -38,8 +38,8 @@ class StagingWire(Protocol):
 
 
 class TransactionStager(Publisher):
-    """A publisher whose batches are staged, behind what its client has `sent`. `error` is what the
-    first of them ran into: the transaction can't be whole any more."""
+    """A publisher whose batches are staged, behind what its client has `sent`. `error` is the first
+    error of a batch: the transaction can't be complete any more."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class TransactionStager(Publisher):
         await super().look_again(topic)
 
     async def flush(self) -> None:
-        """Waits until all is staged; raises what it ran into. What the client sent to these topics
-        is stored by then: a commit would overtake it."""
+        """Waits until all is staged, and raises errors. Earlier messages of the client to these
+        topics are stored by then: otherwise the transaction commit would overtake them."""
         self.flush_soon()
         while self.buffered_bytes > 0:
             self._idle.clear()
@@ -107,7 +107,7 @@ class TransactionStager(Publisher):
             raise type(self.error)(str(self.error))
 
     def stop(self, error: FanlogError) -> None:
-        """Drops what is not staged yet: nobody wants it any more."""
+        """Drops messages that are not staged yet: the transaction has ended."""
         self.error = self.error or error
         self._staged.clear()
         if self._task is not None:

@@ -1,5 +1,6 @@
-"""Consume, transform, produce, exactly once: what comes from a group's messages is committed
-together with the group's positions. What can't be committed is done again from the last commit."""
+"""Consume, transform, produce, exactly once: the results of a group's messages are committed
+together with the group's offsets. After a failed transaction, the work is done again from the last
+transaction commit."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class TransformHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformOptions:
-    """What of, by whom, and how much at a time."""
+    """Input topics, group, and batch size."""
 
     group: str
     member: str
@@ -138,7 +139,7 @@ class Transform:
         self._count = 0
 
     async def run(self) -> int:
-        """Goes on until it is told to stop, or cancelled; how many messages it has done."""
+        """Runs until it is stopped or cancelled. Returns the number of messages done."""
         if not callable(self._function):
             raise InvalidArgumentError(
                 "transform needs a function that takes a message and returns its results."
@@ -175,7 +176,7 @@ class Transform:
         )
 
     async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
-        """A partition goes to another member when what was read of it is committed."""
+        """A partition goes to another member after its messages are committed."""
         if (self._taken.keys() | {self._in_hand}) & set(places):
             self._hurried = True
             if self._waiting is not None and not self._waiting.expired():
@@ -210,7 +211,7 @@ class Transform:
         return None
 
     async def _attempt(self, member: GroupMember, first: Message) -> int:
-        """One transaction: some messages, what comes of them, and where the group is then."""
+        """One transaction: some messages, their results, and the group's new offsets."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
         member_at_start = _MemberAtStart(member)
         self._in_hand = TopicPartition(first.topic, first.partition)
@@ -240,7 +241,7 @@ class Transform:
             self._waiting = None
 
     async def _transform(self, transaction: Transaction, message: Message) -> None:
-        # What comes of a message belongs to its trace.
+        # The results of a message belong to its trace.
         tracer = maybe_tracer()
         if tracer is None:
             await self._publish_made(transaction, message)

@@ -1,6 +1,6 @@
 """Checks of the files around the messages: small files, the journal, and what a stop leaves.
 
-Law: nothing is written, renamed or removed here. A start mends what it finds; a check only says so.
+Law: nothing is written, renamed or removed here. A start repairs faults; a check only reports them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `verify` found: each fault with its file, its position, and what it means."""
+"""The findings of `verify`: each fault with its file, its position and its meaning."""
 
 from __future__ import annotations
 

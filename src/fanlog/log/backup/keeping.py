@@ -1,4 +1,4 @@
-"""Keeping a point in a backup folder: what it has already stays, what is new is linked or copied.
+"""Stores a point in a backup folder: files that it already has stay, new ones are linked or copied.
 
 This runs where the backup is, which may be another machine than the broker's: bytes come through
 a `BackupSource`. On the broker's machine the source also says where the files are. Then sealed
@@ -117,8 +117,8 @@ class BackupFolder:
         return gone
 
     def _sweep(self, points: list[BackupPoint]) -> int:
-        """Removes files that no point names. Of points that can't be read nobody knows which files
-        they need: then nothing goes."""
+        """Removes files that no point names. If a point can't be read, its files are unknown, and
+        nothing is removed."""
         if len(points) < len(all_numbers(self.folder)):
             return 0
         needed = {file.kept_as for point in points for file in point.files()}
@@ -136,7 +136,7 @@ class BackupFolder:
 
 
 def _check_source(folder: str, point: BackupPoint, points: list[BackupPoint]) -> None:
-    """A restored broker goes on in the folder that it was restored from."""
+    """A restored broker may add to the folder that it was restored from."""
     if points and not {point.history, point.restored_from} & {p.history for p in points}:
         raise BackupError(
             f"{folder} holds backups of another broker: name another folder for this one."

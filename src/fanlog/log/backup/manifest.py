@@ -74,7 +74,7 @@ def decode_point(data: bytes, name: str) -> BackupPoint:
 
 def check_paths(point: BackupPoint, whose: str) -> None:
     """Raises `BackupError` if a point leads out of the folder that it is kept in, or restored to.
-    Whoever sent it may lie."""
+    The sender may be hostile."""
     for file in point.files():
         _check_inside(file.path, whose)
     for topic in point.topics:

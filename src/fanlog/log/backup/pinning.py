@@ -1,5 +1,5 @@
 """Pinning a point: giving its files second names, `<data>/.pinned/<ticket>/`, so that retention,
-compaction and deletion can't take them away while somebody copies them.
+compaction and deletion can't remove them during the copy.
 
 It runs in a thread. Meanwhile nothing is removed (`Removals.hold`). On a file system without hard
 links the files are copied, which takes room and time.

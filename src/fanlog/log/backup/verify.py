@@ -1,7 +1,7 @@
 """`fanlog verify`: reads every file of a data folder that no broker has, and checks everything
 that has a checksum.
 
-Law: nothing is written, renamed or removed. Whatever a start would mend is a finding here.
+Law: nothing is written, renamed or removed. Everything that a start would repair is a finding here.
 """
 
 from __future__ import annotations

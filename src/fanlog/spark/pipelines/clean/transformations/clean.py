@@ -1,5 +1,5 @@
-"""Rows whose value is JSON that fits the schema go on; the others become dead letters that say why,
-so that `fanlog dead list` shows them and `fanlog dead replay` puts them back."""
+"""Rows whose value is JSON that fits the schema go to the target; the others become dead letters
+with the reason. `fanlog dead list` shows them and `fanlog dead replay` puts them back."""
 
 from typing import cast
 
