@@ -1,4 +1,4 @@
-"""Keys and users for people who look for one: search, sort, and pages by number."""
+"""Lists of keys and users: search, sort, and pages by number."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AccountsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of what was asked for: keys, or users."""
+    """A page of keys or users."""
 
     keys: list[KeyAnswer]
     users: list[UserAnswer]

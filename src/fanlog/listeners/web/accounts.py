@@ -1,6 +1,6 @@
-"""Keys and users over REST, for admins. A change takes effect at once, on open connections too. It
-is answered when it is durable. A secret is in one answer, and in no other. It is long because
-bodies and answers are written out here, and the OpenAPI document is made from them."""
+"""Keys and users over REST, for admins. A change takes effect at once, also on open connections.
+The listener answers when the change is durable. A secret appears in one answer only. It is long
+because bodies and answers are written out here, and the OpenAPI document is made from them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _ExpiryTime = Annotated[str, Meta(description="RFC 3339 in UTC; absent if it nev
 
 
 class RulesBody(Rules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A role, and lists of patterns that replace what the role says of a verb. `!` before a pattern
-    denies, and `{user}` in it is the account's name."""
+    """A role, and lists of patterns. A list replaces the role's rules for its verb. `!` before a
+    pattern denies, and `{user}` in it is the account's name."""
 
     def plain(self) -> Rules:
         return Rules(**msgspec.structs.asdict(self))
@@ -50,7 +50,7 @@ class RulesBody(Rules, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 class AllowanceBody(
     Allowance, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What an account may use. 0: what the settings say."""
+    """The limits of an account. 0: the limit from the settings."""
 
     def plain(self) -> Allowance:
         return Allowance(**msgspec.structs.asdict(self))
@@ -145,7 +145,7 @@ class UserAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key with its secret: `key` is shown this once."""
+    """A key with its secret. `key` is shown only once."""
 
     key: str
     info: KeyAnswer
@@ -175,7 +175,7 @@ class AccountPageQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def _ask(call: Call[Any, Any], ask: asks.AccountsAsk, kind: type[T]) -> T:
     """Asks, and waits until a change is durable."""
     core, account = call.bus.core, call.permit.who.account
-    # Who gives their own key a new secret has to get it before they are cut off.
+    # Clients that rotate their own key must get the new secret before they are disconnected.
     call.guest.spared = account is not None and account.name == getattr(ask, "name", "")
     answer = await ask_accounts(core, call.permit, ask)
     durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

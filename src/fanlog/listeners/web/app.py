@@ -1,4 +1,4 @@
-"""The HTTP application: all routes, and what happens to every request on its way."""
+"""The HTTP application: all routes, and the steps that every request passes."""
 
 from __future__ import annotations
 
@@ -138,15 +138,14 @@ def make_app(listener: WebPort) -> web.Application:
 
 
 async def _harden(request: web.Request, response: web.StreamResponse) -> None:
-    """Nobody needs to know which library in which version this is, and no browser shall take a
-    message for a page."""
+    """Hides the library and its version, and keeps browsers from showing a message as a page."""
     response.headers["Server"] = "fanlog"
     if request.path.startswith("/v1/"):
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
 def _count(listener: WebPort):
-    """Tells the listener that a request has come whole, and that it is answered."""
+    """Notifies the listener when a request is complete, and when it is answered."""
 
     @web.middleware
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -174,7 +173,7 @@ def _waits(request: web.Request) -> bool:
 
 
 def _route_of(request: web.Request) -> str:
-    """The route without what a client has put into it."""
+    """The route, without the client's values."""
     resource = request.match_info.route.resource
     return f"{request.method} {'an unknown path' if resource is None else resource.canonical}"
 

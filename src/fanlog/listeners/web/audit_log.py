@@ -1,7 +1,7 @@
-"""The audit log over REST: search, newest records first, and whether its chain is whole.
+"""The audit log over REST: search, newest records first, and a check of its chain.
 
-Law: one request looks at a bounded number of records, in slices. The answer says where the next one
-goes on, so that a browser can go through a log of any size and show how far it is.
+Law: one request looks at a bounded number of records, in slices. The answer says where the next
+request resumes, so that a browser can read a log of any size and show its progress.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HEAD_PATTERN = "^[0-9]{1,18}:[0-9a-f]{64}$"
 
 
 class AuditSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for. Everything that is given has to fit."""
+    """The search conditions. A record must match all of them."""
 
     text: Annotated[
         str,
@@ -81,8 +81,8 @@ class AuditSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFound(msgspec.Struct, frozen=True, kw_only=True):
-    """Records, the newest first. With `next` there may be more: give it as `before`. That can be so
-    although none was found: one request looks at a bounded number of records."""
+    """Records, the newest first. With `next` there may be more: give it as `before`. There may be
+    more even if none was found: one request searches a bounded number of records."""
 
     records: list[AuditRecord]
     next: int | None = None
@@ -114,7 +114,8 @@ class VerifyQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found. With `next` it is not at the end: ask again with it as `after`."""
+    """The result of a check. If it has a `next`, the check is not at the end: ask again with it as
+    `after`."""
 
     ok: Annotated[bool, Meta(description="True if these records have no fault.")]
     records: Annotated[int, Meta(description="Records that were checked.")]

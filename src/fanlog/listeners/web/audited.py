@@ -1,5 +1,4 @@
-"""What the audit log has of clients of the web listener, beside the routes that change something: a
-topic that appears because somebody publishes to it."""
+"""Audit records beside those of the routes: a client creates a topic when it publishes to it."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 async def publish_as(
     who: Identity, bus: Bus, topic: str, messages: Sequence[MessageToPublish], *, dedupe: str = ""
 ) -> list[Published]:
-    """Publishes. If that makes the topic, the audit log has who did it."""
+    """Publishes. If that creates the topic, the audit log names the user."""
     core = bus.core
     is_new = core.audit.on and core.catalog.find(topic) is None
     stored = await bus.publish(topic, messages, dedupe=dedupe)

@@ -1,7 +1,7 @@
-"""Who is connected to this process, for people who look for somebody: search, sort, and pages by
-number. `GET /v1/connections` lists all processes, for programs that want everybody.
+"""The clients of this process, for people: search, sort, and pages by number. `GET /v1/connections`
+lists the clients of all processes, for programs.
 
-Law: ten thousand connections are looked at in slices, and once for all who ask at the same time.
+Law: the scan of ten thousand connections runs in slices, and concurrent requests share it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TEXTS = ("user", "address", "client")
 
 
 class ClientAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that is connected, and what it does."""
+    """A connected client."""
 
     id: str
     user: str
@@ -105,7 +105,7 @@ class HostCount(msgspec.Struct, frozen=True):
 
 
 class ClientsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the clients that fit, and what there is in all."""
+    """A page of the clients that match, and totals."""
 
     clients: list[ClientAnswer]
     total: Annotated[int, Meta(description="Clients that match.")]
@@ -152,7 +152,7 @@ class ClientsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ClientRow(msgspec.Struct, frozen=True):
-    """A connection as it was when everybody was looked at. `text` is what is searched."""
+    """A connection, as the scan saw it. Searches look into `text`."""
 
     info: ConnectionInfo
     account_name: str
@@ -172,7 +172,7 @@ class _Scan(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """What the kernel had counted when somebody looked last, by connection."""
+    """The kernel's counters at the last scan, by connection."""
 
     def __init__(self) -> None:
         self.at = float("-inf")

@@ -1,4 +1,5 @@
-"""A connection that streams messages: the broker's `Outlet` over a transport that aiohttp had.
+"""A connection that streams messages: the broker's `Outlet` over a transport taken over from
+aiohttp.
 
 What goes to many readers is sent straight into the socket, as the native listener does. What the
 socket does not take is handed to the transport, which then tells us to pause: the connection is
@@ -150,7 +151,7 @@ class WebConnection(asyncio.Protocol):
 
     def _notice_silence(self, sock: socket.socket) -> None:
         """A peer whose network is gone acknowledges nothing. The kernel would try for a quarter of
-        an hour; it is told to give up as early as we do with those that answer no ping."""
+        an hour. This makes it give up as early as we do when a ping has no answer."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None:
             timeout_ms = int(_SILENT_PINGS * 1000 * self._host.options.ping_seconds)
@@ -238,7 +239,7 @@ class WebConnection(asyncio.Protocol):
         return None if sock is None else count_traffic(sock)
 
     def full(self) -> bool:
-        """Whether the peer is asked nothing more for now: so many answers wait for it, or it is
+        """Whether to stop reading from the peer for now: too many answers wait for it, or it is
         above its rate."""
         return self._throttled or self._answer_bytes > self._host.options.control_bytes_max
 
@@ -268,9 +269,9 @@ class WebConnection(asyncio.Protocol):
         self.deliver(data)
 
     def tell(self, data: bytes) -> None:
-        """Sends what the peer did not ask for. One that takes nothing is not told without end: it
-        is cut off, and comes back with its positions. What it is told in one turn it can't have
-        taken, however much that is."""
+        """Sends what the peer did not ask for. A peer that takes nothing is evicted when too much
+        waits, and resumes at its positions. Bytes of the same turn do not count: the peer can't
+        have taken them yet."""
         if self.full() and not self._in_turn:
             self.evict(
                 LimitError(
@@ -411,8 +412,8 @@ class WebConnection(asyncio.Protocol):
             self.finish(f"cut off ({error.code}): {error}", self.protocol.farewell(error))
 
     def finish(self, why: str, last: bytes = b"") -> None:
-        """Closes once everything has gone out. The peer's last bytes are read and dropped for a
-        moment, or the close would overtake what it is told."""
+        """Closes when everything has been sent. For a moment it reads and drops the peer's last
+        bytes, because otherwise a reset could overtake the last answers."""
         if self._closing:
             return
         self._why = why

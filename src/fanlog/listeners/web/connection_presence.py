@@ -1,4 +1,4 @@
-"""One connection's part in presence: the topics that it is seen in, and sees others in."""
+"""One connection's presence: the topics in which it is present, and watches others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _info(wanted: Wish) -> bytes:
 
 
 def _nobody(event: PresenceEvent) -> None:
-    """Nobody is told any more."""
+    """Stops all notifications."""
 
 
 class ConnectionPresence:
@@ -87,7 +87,7 @@ class ConnectionPresence:
             self._presence.leave(topic, self._connection)
 
     def of(self, topic: str) -> PresenceOf:
-        """Who is in a topic, whether the connection is there or not."""
+        """The users who are present in a topic, whether or not this connection is."""
         self.check(topic)
         return self._presence.snapshot(topic)
 

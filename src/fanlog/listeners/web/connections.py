@@ -1,5 +1,5 @@
-"""The connections of this process that stay: WebSockets and streams of events, by their id and by
-their user. The server API lists and disconnects them."""
+"""The long-lived connections of this process (WebSockets and event streams), by id and by user. The
+server API lists and closes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WebPeer(Protocol):
         ...
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:
-        """Closes the connection. Without `reconnect` the client is told not to come back."""
+        """Closes the connection. Without `reconnect` the client gets a request not to reconnect."""
         ...
 
 
@@ -109,7 +109,7 @@ class WebConnections:
 
 
 def fitting(names: Iterable[str], bytes_max: int) -> list[str]:
-    """As many of the names as fit."""
+    """The first names, as many as fit."""
     found: list[str] = []
     for name in names:
         bytes_max -= len(name.encode(errors="replace"))

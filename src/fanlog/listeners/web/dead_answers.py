@@ -1,4 +1,4 @@
-"""Dead letters as REST has them: what is asked, and what is answered."""
+"""The requests and answers for dead letters over REST."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREVIEW_BYTES = 160
 
 
 class DeadLetterCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters. Those that fit all that is given."""
+    """Which dead letters: those that match all given conditions."""
 
     group: Annotated[
         str, Meta(max_length=1024, description="Only dead letters of this group of reasons.")
@@ -84,7 +84,7 @@ class DeadLetterCondition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowseQuery(DeadLetterCondition, frozen=True, kw_only=True):
-    """Which dead letters, and which page of them."""
+    """Which dead letters, and which page."""
 
     offset: Annotated[
         int, Meta(ge=0, le=1 << 53, description="Dead letters to skip before the page.")
@@ -103,8 +103,8 @@ class LettersWhere(DeadLetterCondition, frozen=True, kw_only=True, forbid_unknow
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter in a list: all but its headers, and the begin of its value. `group` is the
-    group of its reason."""
+    """A dead letter in a list, without its headers, and with the beginning of its value. `group` is
+    the group of its reason."""
 
     id: str
     topic: Annotated[str, Meta(description="The topic that the job came from.")]
@@ -153,7 +153,7 @@ class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reasons(msgspec.Struct, frozen=True, kw_only=True):
-    """Why jobs died, the most frequent reason first, and where they came from. Until it is
+    """Why jobs failed for good, the most frequent reason first, and their topics. Until it is
     `complete`, the topic is still being read: `looked_at` of `records` records. Ask again then."""
 
     reasons: list[Reason]
@@ -203,7 +203,7 @@ class DeadLettersAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters: by id, those that fit a condition, or all of them."""
+    """Which dead letters: by id, by a condition, or all."""
 
     ids: (
         Annotated[
@@ -258,21 +258,21 @@ _To = Annotated[
 
 
 class ReplayedLetters(ChosenLetters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters to put back, and where."""
+    """Which dead letters to replay, and where to."""
 
     to: _To = ""
 
 
 class EditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A dead letter to put back, changed. The `message` takes the place of the whole job: its key,
-    headers and value. Without one, the job goes back as it is."""
+    """A dead letter to replay, changed. The `message` replaces the whole job: its key, headers and
+    value. Without one, the job is replayed as it is."""
 
     message: OutgoingMessage | UnsetType = UNSET
     to: _To = ""
 
 
 class DeadLetterCountAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many it was done to; or the task that does it."""
+    """The number of dead letters, or the task that works on them."""
 
     count: int
     task: str = ""

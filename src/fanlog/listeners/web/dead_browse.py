@@ -1,5 +1,5 @@
-"""Dead letters over REST, for people: why they died, pages of those that fit a condition, one in
-full, and all of them as a file. None of it reads a topic twice: see `dead_index.py`."""
+"""Dead letters over REST, for people: groups of reasons, pages of those that match a condition, one
+in full, and all as a file. No request reads a topic twice: see `dead_index.py`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ERRORS_OF_ONE = (*ERRORS, DeadLetterNotFoundError)
 NDJSON = "application/x-ndjson"
 # Files that are written at the same time.
 _EXPORTS_MAX = 4
-# Who takes nothing for so long makes room for others.
+# A client that takes nothing for this long is disconnected.
 _SEND_SECONDS = 60.0
 _ORIGINS_MAX = 500
 

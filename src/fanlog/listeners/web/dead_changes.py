@@ -1,4 +1,4 @@
-"""Dead letters over REST: put back, changed or not, deleted and purged. Many at once are a task."""
+"""Changes of dead letters over REST: replay, delete and purge. Many at once are a task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMED_MAX = 10
 
 
 class _Count:
-    """How much was done, for whoever waits for the answer."""
+    """How much was done, for the caller."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -189,7 +189,7 @@ async def delete_one(call: Call[Nothing, None]) -> None:
 
 
 def _id(call: Call[Any, Any]) -> str:
-    """The id in the path. What is no id is not there."""
+    """The id in the path. A text that is not an id counts as not found."""
     id = call.path("id")
     try:
         dead_letters.place_of(id)
@@ -217,7 +217,7 @@ async def _replay_upstream(
     places = None if ids is None else {dead_letters.place_of(id) for id in ids}
 
     def may_go_back(letter: dead_letters.DeadLetter) -> bool:
-        """A dead letter says itself where it came from, and whoever made it may have lied."""
+        """A dead letter names its own origin, and its publisher may have lied."""
         if places is not None and dead_letters.place_of(letter.id) not in places:
             return False
         if not wanted.to:

@@ -1,8 +1,8 @@
-"""What the broker knows about the dead letters of its topics, for people who look at them. A topic
-is read when somebody asks, in the background, and from then on only what is new is read. Nobody
-waits longer than they want to: meanwhile they get what is known, and how far it is.
+"""An index of the dead letters of each topic, for people. The first request for a topic starts
+reading it in the background. After that the index reads only new records. A request waits for a
+bounded time, then gets what is known, and the progress.
 
-Law: what is kept is bounded, and forgotten when nobody has asked for a while.
+Law: the index is bounded, and goes when nobody has asked for a while.
 """
 
 from __future__ import annotations

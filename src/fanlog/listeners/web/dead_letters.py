@@ -1,5 +1,5 @@
-"""Dead letters over REST: the topics that hold them, and the dead letters as programs read them.
-Pages for people are in `dead_browse.py`, changes in `dead_changes.py`."""
+"""Dead letters over REST: their topics, and lists for programs. Pages for people are in
+`dead_browse.py`, changes in `dead_changes.py`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeadLetterPageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterTopicsQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
-    """Which dead-letter topics. By name they are paged with `after`, otherwise with `offset`."""
+    """Which dead-letter topics. Pages in the order of names use `after`, other pages `offset`."""
 
     search: Annotated[
         str, Meta(max_length=255, description="Only topics with this text in their name.")
@@ -86,7 +86,7 @@ class LettersQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
 
 
 class DeadLetterTopicAnswer(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
-    """A dead-letter topic and what is in it. `top_reason` is the reason of most of its dead
+    """A dead-letter topic and its dead letters. `top_reason` is the reason of most of its dead
     letters. Until it is `complete`, the topic is still being read: ask again."""
 
     top_reason: str = ""

@@ -1,8 +1,8 @@
-"""Which dead letters of a table fit a condition. What the table does not know (a key, a long
-reason, a text in a value) is read from the log, in the background; who asks meanwhile gets what is
-known.
+"""Finds the dead letters of a table that match a condition. What the table does not have (a key, a
+long reason, a text in a value) is read from the log in the background. Requests meanwhile get what
+is known.
 
-Law: a match is made once, and brought up to date after that, however often it is asked for.
+Law: a match is computed once, and only updated after that, however often it is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STEP = 1_000
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition. What is empty does not matter."""
+    """A condition. Empty fields match everything."""
 
     group: str = ""
     reason: str = ""

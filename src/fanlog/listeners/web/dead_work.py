@@ -1,7 +1,7 @@
-"""Dead letters are put back into their topics, or deleted, some at a time.
+"""Replays or deletes dead letters, some at a time.
 
-Law: what goes back and the end of its dead letter are one transaction, so that after a crash
-neither is repeated; and two who do it at the same time take turns, and look again before each step.
+Law: one transaction stores the job and deletes its dead letter, so that a crash repeats neither.
+Concurrent replays of a topic take turns, and check again before each step.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class DeadLetterWork:
         return [place for place in places if place not in found]
 
     def _ask_again(self) -> None:
-        """It may take minutes: who is not allowed to any more does not go on."""
+        """It may take minutes: checks the permission again, and stops without it."""
         fault = recheck_permit(self._broker.gate, self._permit)
         if fault is not None:
             raise fault

@@ -1,5 +1,4 @@
-"""Delayed messages over REST: those that wait until they are due; and messages as JSON, as
-schedules show them, too."""
+"""Delayed messages over REST, and their JSON form, which schedules use too."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ class DelayedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DelayedList(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that wait, the first due in front. With `next` there may be more."""
+    """Delayed messages, in the order in which they are due. With `next` there may be more."""
 
     messages: list[DelayedAnswer]
     total: Annotated[
@@ -131,7 +130,7 @@ class DelayedIds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CancelledAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Of each id, whether the message still waited; one that went out stays published."""
+    """For each id: whether the message was cancelled. A published message stays."""
 
     cancelled: list[bool]
 
@@ -143,7 +142,7 @@ def moment(time_us: int) -> dt.datetime:
 
 
 def key_fields(permit: Permit, topic: str, key: bytes | None) -> dict[str, str]:
-    """A key is part of a message: not for those who may only describe its topic."""
+    """A key is part of a message, so users who may only describe the topic do not see it."""
     if key is None or not any(permit.may(v, topic) for v in (Verb.SUBSCRIBE, Verb.PUBLISH)):
         return {}
     try:

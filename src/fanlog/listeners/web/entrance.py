@@ -1,4 +1,4 @@
-"""The one place that says who a request is from. Every path but those in `OPEN_PATHS` passes it.
+"""Authenticates requests. All paths except `OPEN_PATHS` pass through here.
 
 | shown                       | who it is                                                      |
 | --------------------------- | -------------------------------------------------------------- |
@@ -119,7 +119,7 @@ class Guest:
 
     @property
     def expires_us(self) -> int:
-        """When the login ends by itself; 0: never."""
+        """When the login expires; 0: never."""
         account = self.who.account
         own = 0 if account is None else account.expires_us
         if self.session is None:
@@ -136,8 +136,8 @@ class Guest:
         self.permit.who = self._entrance.acting(self.who, user)
 
     def renew(self) -> bool:
-        """Looks again who this is, after keys, users or rules have changed, or time has passed.
-        Whether they are still let in."""
+        """Checks the login again after keys, users or rules have changed, or time has passed. False
+        if it is no longer valid."""
         if not self.logged_in or not self._core.gate.guarded:
             return True
         if self.session is not None and not self._entrance.sessions.is_good(self.session):

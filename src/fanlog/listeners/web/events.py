@@ -95,8 +95,7 @@ class EventStream:
     # Beginning
 
     async def begin(self, wanted: Sequence[WantedSubscription], presence: Wish = False) -> None:
-        """Adds the subscriptions. Nothing is sent yet, so that what is wrong can be answered with a
-        status."""
+        """Adds the subscriptions. Nothing is sent yet, so that an error still becomes a status."""
         self._presence = presence
         if presence:
             for one in wanted:
@@ -229,7 +228,7 @@ class EventStream:
         self._connection.evict(error)
 
     def come_back(self, reason: str, after_ms: int = 0) -> None:
-        """Sends the reader away; it continues at its id."""
+        """Asks the reader to reconnect. It resumes at its id."""
         frame = ops.ReconnectFrame(after_ms=after_ms, reason=reason)
         last = b"retry: %d\n" % after_ms + sse_event(ops.encode(frame), "reconnect")
         self._connection.finish(f"sent away: {reason}", last)
@@ -243,8 +242,8 @@ class EventStream:
         return False
 
     def recheck(self) -> None:
-        """Permissions have changed: who is not let in any more, or may not read all of this any
-        more, is closed."""
+        """Permissions have changed: closes the connection if its login is no longer valid, or if it
+        may no longer read all its topics."""
         if self._connection.closing:
             return
         if not self.guest.renew():

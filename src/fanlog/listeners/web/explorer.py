@@ -1,8 +1,7 @@
-"""Messages for people: the newest or the oldest that match, within limits.
-
-One request reads a bounded slice, however much was published: so many rows, so many bytes, so long.
-The answer says how far it came, and a token continues there. With `after` it is a live tail: the
-newest messages since the last answer, and how many were skipped.
+"""Explores messages, for people: the newest or oldest that match, within limits. One request reads
+a bounded slice of rows, bytes and time, however much was published. The answer says how far it
+came, and a token resumes there. With `after` it is a live tail: the newest messages since the last
+answer, and how many were skipped.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _FilterText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
-    """Where to begin, which way to go, what must fit, and what it may cost."""
+    """The start, the direction, the conditions and the limits of a request."""
 
     start: Annotated[
         str,
@@ -166,7 +165,7 @@ class ExploredGap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExploredPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a partition was looked at: from `from` up to, not including, `to`."""
+    """The searched offsets of a partition: from `from` up to, not including, `to`."""
 
     topic: str
     partition: int
@@ -179,7 +178,7 @@ class ExploredPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explored(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages, and how far the request came."""
+    """The messages that match, and how far the request came."""
 
     messages: list[ExploredMessage]
     ended: Annotated[

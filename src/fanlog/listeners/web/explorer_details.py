@@ -1,5 +1,5 @@
-"""One message with all of its value, for people; and from when to when the messages of topics are,
-with how many there are in each part of that time."""
+"""Details for people: one message with its whole value; and the time range of the messages of
+topics, with counts by time."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class RangeQuery(ExploredQuery, frozen=True, kw_only=True):
 
 
 class ExploredRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to look at."""
+    """The time range of the messages, and their counts."""
 
     topics: int
     all_topics: bool

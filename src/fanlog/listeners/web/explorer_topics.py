@@ -1,8 +1,8 @@
-"""Which topics the explorer reads: those that were named, and those that fit a pattern and may be
-read, the ones with the newest messages first.
+"""Chooses the topics that the explorer reads: named topics, and readable topics that match a
+pattern. Topics with the newest messages come first.
 
-A pattern may fit 100,000 topics, and is asked for every second. So who fits is remembered for a
-while, the longer the more work it was. Permissions are part of what is remembered.
+A pattern may match 100,000 topics, and pages ask for it every second. So the result is cached, for
+longer if it took more work. Permissions are part of the cached result.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The subscriptions of one web connection: what is asked for, checked, followed on the bus, and
-read from the core in a view. WebSocket and SSE share it."""
+"""The subscriptions of one web connection. Each is checked, followed on the bus, and read from the
+core in a view. WebSocket and SSE share this code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Key = tuple[str, str]
 
 
 class WantedSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription that is asked for. `positions` (also none) means that the reader was here
-    before: it wins over `start`."""
+    """A requested subscription. `positions` (also an empty one) means that the reader resumes: they
+    have precedence over `start`."""
 
     target: str
     kind: ViewKind

@@ -1,4 +1,4 @@
-"""One group or queue for people to look at: the whole in figures, and its partitions in pages."""
+"""One group or queue, for people: a summary, and pages of its partitions."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class TopicLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A group or queue in figures. Of very many members or topics it has those that are furthest
-    behind."""
+    """A summary of a group or queue. Of very many members or topics it lists those that lag
+    most."""
 
     name: str
     kind: GroupKind
@@ -123,7 +123,7 @@ class PartitionList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def view_of(call: Call[Any, Any], name: str) -> GroupView:
-    """The group or queue, for whoever may see it."""
+    """The group or queue. Raises an error if the caller may not see it."""
     verb = Verb.GROUP if call.broker.queues.find(name) is None else Verb.QUEUE
     call.permit.ask_state(verb, name)
     return await call.listener.group_tables.view(name)

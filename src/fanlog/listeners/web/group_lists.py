@@ -1,6 +1,5 @@
-"""Groups and queues as a table: searched, sorted and paged.
-
-Everybody who asks within a few seconds shares one look at all of them."""
+"""Groups and queues as a table, with search, sort and pages. All requests within a few seconds
+share one scan."""
 
 from __future__ import annotations
 
@@ -108,7 +107,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _GroupMatches:
-    """What matches a query, and what it comes to."""
+    """The rows that match a query, and their sums."""
 
     def __init__(self) -> None:
         self.total = 0

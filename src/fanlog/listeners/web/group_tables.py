@@ -1,5 +1,4 @@
-"""What dashboards share of groups and queues: the table of all, and the views of those that
-somebody looks at."""
+"""Shared by all dashboards: the table of all groups and queues, and the views of single ones."""
 
 from __future__ import annotations
 

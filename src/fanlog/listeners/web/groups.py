@@ -81,7 +81,7 @@ class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a group is to continue."""
+    """Where a group should resume."""
 
     start: (
         Annotated[
@@ -109,7 +109,7 @@ class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ResetSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reset did, or would do, to each partition."""
+    """The change of each partition by the reset."""
 
     steps: list[ResetStep]
 

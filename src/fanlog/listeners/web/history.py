@@ -1,5 +1,5 @@
-"""Messages before an offset, newest first in thought and oldest first in the answer: what a page
-shows when somebody scrolls up."""
+"""Messages before an offset, which a page shows when a user scrolls up. It looks for the newest,
+and answers with the oldest first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""aiohttp's end of a connection. What is no HTTP gets a problem document like every other error,
-and no traceback in the log: anybody can send it."""
+"""aiohttp's end of a connection. Bytes that are not HTTP get a problem document like every other
+error. There is no traceback in the log, because anybody can send them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How long the login of an open connection is good. The client is told before its end, and can show
-a new token without a disconnect."""
+"""Watches when the login of an open connection expires. The client gets a notice before that, and
+can send a new token without a reconnect."""
 
 from __future__ import annotations
 

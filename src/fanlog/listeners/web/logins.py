@@ -1,4 +1,4 @@
-"""Logging in and out over HTTP, sessions, tickets, and who may do what. It is long because bodies
+"""Login and logout over HTTP, sessions, tickets, and permission checks. It is long because bodies
 and answers are written out here, and the OpenAPI document is made from them."""
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class TicketBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TicketAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Put it into the address: `?ticket=...`. It is good once."""
+    """Put it into the address: `?ticket=...`. It can be used once."""
 
     ticket: str
     use: str

@@ -1,4 +1,4 @@
-"""Pages of messages: where a request begins, what is there, and where the next one goes on.
+"""Pages of messages: where a request starts, what it finds, and where the next one resumes.
 
 A page of several partitions is in the order of time. What a reader will not get is a gap of the
 page, never an error and never silent.
@@ -56,8 +56,8 @@ class GapAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderedBatches:
-    """Batches that were rendered lately, up to so many bytes. Who reads a large batch page by page,
-    or many who read the same history, have it rendered once."""
+    """Batches that were rendered lately, up to so many bytes. Reading a large batch page by page,
+    or the same history by many clients, renders it once."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -121,7 +121,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages in the order of time, and where to go on."""
+    """Messages in order of time, and where to resume."""
 
     messages: list[MessageAnswer]
     positions: Annotated[

@@ -1,4 +1,4 @@
-"""Metrics over time, as the broker keeps them: which series there are, and their values."""
+"""Metrics over time, as the broker stores them: the series and their values."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistorySeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A series. `values` has one for each of the times, or null where nothing was measured;
-    `before` the same of an earlier time, if it was asked for."""
+    """A series. `values` has one value for each time, or null where nothing was measured. `before`
+    has the values of an earlier time, if the request asked for it."""
 
     name: str
     label: str
@@ -113,7 +113,7 @@ class HistorySeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`times` are in seconds since 1970, `resolution_seconds` apart. A value is the average over
-    that time; one of a series with `p99` in its name is the highest."""
+    that time. In a series with `p99` in its name, it is the highest."""
 
     from_: float = msgspec.field(name="from")
     to: float

@@ -1,5 +1,5 @@
-"""What operators and their programs see: `/metrics` for Prometheus, the same as JSON, and the two
-health checks of container platforms."""
+"""Metrics and health: `/metrics` for Prometheus, the same as JSON, and the two health checks for
+container platforms."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The two pages of an OpenID login: one sends the browser to the provider, to the other it comes
-back."""
+"""The two pages of an OpenID login: the first sends the browser to the provider, and the provider
+sends it back to the second."""
 
 from __future__ import annotations
 

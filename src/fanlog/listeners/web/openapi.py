@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made of the routes and of the types that check the requests."""
+"""The OpenAPI 3.1 document, generated from the routes and from the types that check requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a WebSocket client may ask, and what it is told: JSON, one object a frame.
+"""The operations of a WebSocket client, and the frames it gets: JSON, one object in each frame.
 
 | a client's `op` | what it does                       | answer (`ok`)                        |
 | --------------- | ---------------------------------- | ------------------------------------ |
@@ -162,7 +162,7 @@ class GapFrame(_ServerFrame, frozen=True, tag="gap", kw_only=True):
 
 
 class JoinedFrame(_ServerFrame, frozen=True, tag="joined", kw_only=True):
-    """A topic that the target fits has appeared, or has more partitions."""
+    """A topic that matches the target was created, or has more partitions."""
 
     target: str
     filter: str = ""
@@ -198,13 +198,13 @@ class EndedFrame(_ServerFrame, frozen=True, tag="ended", kw_only=True):
 
 
 class LoginFrame(_ServerFrame, frozen=True, tag="login", kw_only=True):
-    """The server asks for a login, by the operation `token`, within so many seconds."""
+    """The server requires a login, by the operation `token`, within this many seconds."""
 
     seconds: float
 
 
 class ExpiringFrame(_ServerFrame, frozen=True, tag="expiring", kw_only=True):
-    """The login ends at `expires`, in so many seconds: show a new token before that."""
+    """The login expires at `expires`, in this many seconds: send a new token before that."""
 
     expires: str
     seconds: int
@@ -252,7 +252,7 @@ class SubscribedAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class LoggedInAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who the client is now, and until when."""
+    """The client's user, and when the login expires."""
 
     user: str
     expires: str = ""

@@ -1,5 +1,5 @@
 """The broker at a glance: health, rates, and what needs attention. It is computed at most once in
-two seconds for all who ask; each sees what they may."""
+two seconds, for all callers. Each caller sees only what its permissions allow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _REASONS = frozenset(
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should look at."""
+    """A finding that needs attention."""
 
     kind: Annotated[
         str,
@@ -127,8 +127,8 @@ class OverviewCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker at a glance. Of topics, groups, queues and readers it names those that matter
-    most: `topics` are the busiest, the others those that are furthest behind."""
+    """The broker at a glance. It names only the most important topics, groups, queues and readers:
+    the busiest `topics`, and the others that lag most."""
 
     time: Annotated[float, Meta(description="Seconds since 1970.")]
     state: Annotated[str, Meta(description="ok, degraded, failing or draining.")]

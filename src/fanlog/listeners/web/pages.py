@@ -1,4 +1,4 @@
-"""What people and tools look at: the front page, the reference page, and the OpenAPI document."""
+"""The front page, the reference page, and the OpenAPI document."""
 
 from __future__ import annotations
 

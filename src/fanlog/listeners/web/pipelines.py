@@ -1,5 +1,5 @@
 """Pipelines over REST: Spark queries that commit their progress to a group, and how the last runs
-of pipelines went. Nothing of Spark is needed here: the broker knows what it was told."""
+of pipelines went. This needs no Spark: the runs report their progress to the broker."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a pipeline, as whoever ran it reported it. `records` is null if they were not
-    counted."""
+    """A run of a pipeline, as reported by the program that ran it. `records` is null if they were
+    not counted."""
 
     name: str
     pipeline: str

@@ -1,5 +1,5 @@
-"""Presence on the event loop: it brings signals and ticks to the roster, and changes of rooms to
-those who watch them. It knows the bus by `signal` and `on_signal` alone, so it works over any."""
+"""Presence on the event loop: it passes signals and ticks to the roster, and changes of rooms to
+their watchers. It uses only `signal` and `on_signal` of the bus, so it works over any bus."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _PresenceFrame(msgspec.Struct, frozen=True, tag="presence"):
 
 
 class PresenceEvent:
-    """A change of a room, rendered once for all who are told: each transport has one `key`."""
+    """A change of a room, rendered once for all notified clients: each transport has one `key`."""
 
     __slots__ = ("_rendered", "json", "topic")
 
@@ -133,8 +133,8 @@ class Presence:
     # Who is there
 
     def join(self, topic: str, connection: str, user: str, info: bytes = b"") -> None:
-        """A connection is present in a topic; again, it has other info. A connection without a user
-        is a user of its own."""
+        """A connection becomes present in a topic, or changes its info. A connection without a user
+        counts as a user of its own."""
         self.check(topic, connection, user, info)
         joins = self._joins.setdefault(connection, set())
         if topic not in joins:
@@ -179,7 +179,7 @@ class Presence:
             )
 
     def leave(self, topic: str, connection: str) -> None:
-        """The connection is not present there any more. The user is, for the grace time."""
+        """Ends the connection's presence there. The user stays present for the grace time."""
         joins = self._joins.get(connection)
         if joins is not None and topic in joins:
             joins.discard(topic)
@@ -209,7 +209,7 @@ class Presence:
     # Watchers
 
     def watch(self, topic: str, watcher: Watcher) -> None:
-        """From now on the watcher is told of changes in the topic."""
+        """Notifies the watcher of changes in the topic from now on."""
         self._watchers.setdefault(topic, {})[watcher] = None
         self._rooms.watch(topic)
 

@@ -1,5 +1,5 @@
-"""What clients over HTTP publish, counted for their rates and quotas. Their messages reach the
-broker through a client of its own, which is nobody's, so they are counted here.
+"""Rates and quotas of what web clients publish. Their messages reach the broker through its own
+client, which belongs to no account, so they are counted here.
 
 A request can't be paused for long: it is refused at once, with a time to come back at. A WebSocket
 is not read for a while, as other connections are."""

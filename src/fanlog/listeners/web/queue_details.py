@@ -1,5 +1,5 @@
-"""One queue for people to look at: its settings and counters, the jobs that workers have, those
-that wait for a retry, and those that are scheduled. What grows with the queue comes in pages."""
+"""One queue, for people: its settings and counters, leased jobs, jobs that wait for a retry, and
+scheduled jobs. Lists that grow with the queue come in pages."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _view(call: Call[Any, Any]) -> tuple[Queue, GroupView]:
-    """The queue, for whoever may see it."""
+    """The queue. Raises an error if the caller may not see it."""
     name = call.path("queue")
     call.permit.ask_state(Verb.QUEUE, name)
     queue = call.broker.queues.find(name)

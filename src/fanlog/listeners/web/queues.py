@@ -1,7 +1,6 @@
-"""Queues over REST, so that curl alone can be a worker: take jobs, and say what became of them.
-
-Law: nothing is kept here. A receipt names the job and who has it, so that each request may go to
-another process.
+"""Queues over REST, so that curl alone can be a worker: take jobs, and report their outcomes. Law:
+no state here. A receipt names the job and its worker, so that each request may go to another
+process.
 """
 
 from __future__ import annotations
@@ -175,8 +174,8 @@ class ExtendBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How many counted. `late` has the receipts of the others: those jobs are done already, dead
-    letters, or somebody else's by now."""
+    """How many outcomes counted. `late` has the receipts of the other jobs: they are done already,
+    are dead letters, or belong to another worker now."""
 
     settled: int
     late: list[str]

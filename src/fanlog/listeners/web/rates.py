@@ -1,4 +1,5 @@
-"""How fast something may happen. Law: who is too fast waits; nothing is refused or lost."""
+"""How fast something may happen. Law: a caller that is too fast waits; nothing is refused or
+lost."""
 
 from __future__ import annotations
 

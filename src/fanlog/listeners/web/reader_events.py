@@ -1,4 +1,4 @@
-"""What a web subscription's reader is told beside messages, in the order of its messages."""
+"""The events that a web subscription's reader gets beside messages, in order with its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a parameter, a body or an operation, and what would be right.
+"""Errors about a parameter, a body or an operation, with the allowed values.
 
 msgspec names the wrong field or value. These sentences add the ones that exist, so that a client
 needs no manual to go on.

@@ -68,8 +68,7 @@ class StreamEvents:
         self._seen_end = 0
 
     async def begin(self, topic: str, position: Position | None) -> None:
-        """Adds the subscription. Nothing is sent yet, so that what is wrong can be answered with a
-        status."""
+        """Adds the subscription. Nothing is sent yet, so that an error still becomes a status."""
         wanted = WantedSubscription(
             target=topic,
             kind="sse-stream",
@@ -147,7 +146,7 @@ class StreamEvents:
         return False
 
     def recheck(self) -> None:
-        """Permissions have changed: who may not read it any more is closed."""
+        """Permissions have changed: closes the connection if it may no longer read the stream."""
         if self._ended or self._connection.closing:
             return
         if not self.guest.renew():

@@ -1,4 +1,5 @@
-"""Topics with people in them, for the dashboard. `GET /v1/presence/{topic}` says who is in one."""
+"""Topics with users who are present, for the dashboard. `GET /v1/presence/{topic}` lists the users
+of one."""
 
 from __future__ import annotations
 

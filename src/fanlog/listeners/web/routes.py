@@ -1,4 +1,4 @@
-"""A route: one path and method, the types of what comes and goes, and who answers. The same types
+"""A route: one path and method, the types of requests and answers, and the handler. The same types
 check the requests and make the OpenAPI document."""
 
 from __future__ import annotations

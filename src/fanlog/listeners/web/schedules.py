@@ -1,4 +1,5 @@
-"""Schedules over REST: messages that come again and again. Delayed messages are in `delayed.py`."""
+"""Schedules over REST: messages that are published again and again. Delayed messages are in
+`delayed.py`."""
 
 from __future__ import annotations
 
@@ -237,8 +238,8 @@ async def describe(call: Call[Nothing, None]) -> ScheduleDetails:
 
 
 def _ask_to_change(permit: Permit, known: ScheduleInfo) -> None:
-    """Whoever changes a schedule must be allowed to publish to its topic: a name is soon guessed.
-    Who may not see the topic does not hear its name."""
+    """A change of a schedule needs the permission to publish to its topic, because a name is easy
+    to guess. The error does not name the topic to clients that may not see it."""
     try:
         permit.ask(Verb.PUBLISH, known.topic)
     except ForbiddenError:

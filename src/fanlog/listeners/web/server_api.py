@@ -1,5 +1,6 @@
-"""What programs ask of all web listeners on a bus: who is connected, who is in a topic, and to
-disconnect somebody. Each process answers for itself; who asks puts the answers together."""
+"""Requests of programs to all web listeners on a bus: list connections, list presence, and
+disconnect clients. Each process answers for itself, and the caller's process combines the
+answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server API over REST: what programs do with users and connections of all web listeners."""
+"""The server API over REST: programs manage users and connections of all web listeners."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ConnectionsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DisconnectQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Why, and whether the clients are to come back."""
+    """The reason, and whether the clients should reconnect."""
 
     reason: Annotated[
         str, Meta(max_length=_REASON_BYTES_MAX, description="The reason. The clients get it.")

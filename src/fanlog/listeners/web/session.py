@@ -63,8 +63,8 @@ _RECONNECT_CODE = 1012
 
 
 class WebSession:
-    """A client with a name. It is on one WebSocket, and gone with it. It has many fields, because
-    one connection may subscribe, publish, ask and be present, in any order."""
+    """A client with a name. It lives as long as its WebSocket. It has many fields, because one
+    connection may subscribe, publish, ask and be present, in any order."""
 
     transport = "websocket"
 
@@ -163,7 +163,7 @@ class WebSession:
     # What the client says
 
     def hear(self, data: bytes) -> None:
-        """Takes an operation. What is wrong with it is its answer."""
+        """Takes an operation. An error in it is its answer."""
         try:
             operation = ops.decode_operation(data)
         except msgspec.ValidationError as fault:
@@ -395,8 +395,8 @@ class WebSession:
             self._greet()
 
     def recheck(self) -> None:
-        """Permissions have changed: who is not let in any more is closed, and what may not be read
-        any more ends."""
+        """Permissions have changed: closes the connection if its login is no longer valid, and ends
+        subscriptions that it may no longer read."""
         if self._closed or not self.guest.logged_in:
             return
         if not self.guest.renew():
@@ -405,7 +405,8 @@ class WebSession:
         self._end_forbidden()
 
     def ticked(self, now: float) -> None:
-        """Closes who does not log in, or whose login is over; tells who should log in again."""
+        """Closes the connection without a login in time, or with an expired one. Sends a notice
+        before the login expires."""
         if not self.guest.logged_in:
             limit = self.listener.entrance.security.login_timeout_seconds
             if now - self._opened_at > limit and not self._logging_in:
