@@ -1,4 +1,4 @@
-"""What the commands for keys and users have in common: rules, limits and how they are shown."""
+"""Shared by the commands for keys and users: rules, limits and how they are shown."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def maybe_allowance(
     topics: int | None,
     stored_bytes: int | None,
 ) -> Allowance | None:
-    """The limits that flags give; None if there is none. Those that are not given are what the
-    settings say for everybody."""
+    """The limits from the flags; None if there are none. Limits without a flag come from the
+    settings."""
     given = Allowance(
         messages_per_second=messages_per_second or 0.0,
         bytes_per_second=bytes_per_second or 0.0,

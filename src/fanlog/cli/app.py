@@ -1,5 +1,5 @@
-"""The commands put together, and the one place where what they raise becomes a sentence on stderr
-and an exit code."""
+"""All commands together. Only this module turns their errors into a sentence on stderr and an exit
+code."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ app.add_typer(bench_app, name="bench")
 
 @runtime_checkable
 class _WrittenWrongly(Protocol):
-    """A usage error of Typer, by what it can do: its class moved between Typer's releases."""
+    """Recognizes a usage error of Typer by its methods, because its class moved between Typer's
+    releases."""
 
     exit_code: int
 

@@ -73,7 +73,7 @@ From = Annotated[
 
 
 class _Filter:
-    """Which records are wanted. Texts may have * in them."""
+    """Which records to show. Texts may contain *."""
 
     def __init__(self, user: str, action: str, name: str, result: str) -> None:
         self._wanted = {"user": user, "action": action, "name": name, "result": result}
@@ -244,8 +244,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check that nobody has changed the audit log, and list the bad records."""
-    # Without the broker's own head nobody notices that the newest records are damaged or cut off.
-    # One that was kept elsewhere has precedence: whoever changes the log can change that file too.
+    # Only the broker's own head shows that the newest records are damaged or cut off. A head stored
+    # elsewhere has precedence: an attacker who changes the log can change the broker's file too.
     kept = None if data is None else maybe_kept_head(data)
     heads = [] if kept is None else [kept]
     check = ChainCheck([*heads, *(read_head(given) for given in head or [])])
@@ -302,7 +302,7 @@ def _say(result: AuditCheckResult) -> None:
 
 @audit_app.command(epilog="Example: [bold]fanlog audit head >> /mnt/elsewhere/audit-heads[/]")
 def head(*, data: DataFolder = None, url: Url = DEFAULT_URL) -> None:
-    """Print the number and hash of the newest record. Keep it elsewhere, for `verify --head`."""
+    """Print the number and hash of the newest record. Store it elsewhere, for `verify --head`."""
     newest = Head()
 
     def take(seq: int, value: bytes) -> None:

@@ -38,7 +38,7 @@ def no_audit_log() -> CommandError:
 
 
 async def read_broker(client: Client, take: TakeRecord, missing: OnMissing, start: Start) -> None:
-    """All that a broker has now, from `start` on."""
+    """All records that a broker has now, from `start` on."""
     try:
         (partition,) = (await client.describe_topic(AUDIT_TOPIC)).partitions
     except TopicNotFoundError:
@@ -87,8 +87,8 @@ def read_folder(data: Path, take: TakeRecord, missing: OnMissing) -> None:
 def _read_file(
     folder: str, file: SegmentFile, owner: Owner, take: TakeRecord, missing: OnMissing
 ) -> int:
-    """All records of one file. Damage is told of, and what comes after it is read. Returns the
-    offset behind the last record."""
+    """All records of one file. Reports damage, and continues after it. Returns the offset after the
+    last record."""
     expected = file.base
     for part in read_all(folder, file, owner, chunk_bytes=_CHUNK_BYTES):
         if isinstance(part, Damage):
@@ -132,7 +132,7 @@ def _find(data: Path) -> tuple[str, Owner]:
 
 
 def read_export(file: Path, take: TakeRecord) -> None:
-    """All lines of a file, with the numbers that they have one after the other."""
+    """All lines of a file, numbered one after the other."""
     try:
         with file.open("rb") as lines:
             seq = None

@@ -58,7 +58,7 @@ class RemoteSource:
         self._client = client
         self._begun = begun
         self._loop = asyncio.get_running_loop()
-        # Whether the broker's files can be reached is found out with the first.
+        # The first file shows whether the broker's files can be reached.
         self._local: bool | None = None
 
     def read(self, file: int, at: int, size: int) -> bytes:
@@ -331,7 +331,7 @@ def _total(path: str, number: int | None) -> int:
 
 
 class _file_faults(contextlib.AbstractContextManager[None]):  # noqa: N801 - used as a function
-    """Makes a sentence of what the operating system says about a file."""
+    """Turns an error of the operating system about a file into a sentence."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -28,7 +28,7 @@ Run = Callable[["BenchProgress"], "Report"]
 
 
 class ListenerPort(StrEnum):
-    """By which protocol Fanlog is spoken to."""
+    """The protocol of the measured Fanlog listener."""
 
     NATIVE = "native"
     REDIS = "redis"
@@ -107,7 +107,7 @@ def byte_sizes(text: str, flag: str) -> tuple[int, ...]:
 
 
 def systems(against: str) -> tuple[Any, ...]:
-    """Fanlog and the others that were asked for."""
+    """Fanlog and the requested other systems."""
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     for name in names:
         if name not in OTHERS:
@@ -118,7 +118,7 @@ def systems(against: str) -> tuple[Any, ...]:
 
 
 def web_systems(against: str) -> tuple[Any, ...]:
-    """Fanlog and the web servers that were asked for; all of them unless told otherwise."""
+    """Fanlog and the requested web servers; by default all of them."""
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     if tuple(names) == OTHERS:
         return ("fanlog", *WEB_OTHERS)

@@ -1,5 +1,5 @@
-"""`fanlog config ...`: a file to start from, what is in effect and why, and what is wrong in a
-file."""
+"""`fanlog config ...`: write a configuration file, show the settings in effect and their sources,
+and check a file."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from fanlog.errors import InvalidArgumentError
 
 
 def find_credentials(url: str) -> dict[str, str]:
-    """What to log in with, as options of a client, and whom to trust. The address's own login comes
-    first."""
+    """The login and the trusted authorities, as options of a client. A login in the address has
+    precedence."""
     return _login(url) | tls_from(os.environ)
 
 
@@ -31,7 +31,8 @@ def _login(url: str) -> dict[str, str]:
 
 
 def trusting() -> ssl.SSLContext:
-    """TLS for what is no client of ours: it trusts whom commands trust."""
+    """TLS for connections other than a client's. They trust the same authorities as the
+    commands."""
     return client_context(ClientOptions(**cast("dict[str, Any]", tls_from(os.environ))))
 
 

@@ -1,5 +1,5 @@
-"""`fanlog dead ...`: look at dead letters, put them back, delete them, export them. Law: what can't
-be undone asks first, and nothing dangerous is the default."""
+"""`fanlog dead ...`: show, replay, delete and export dead letters. Law: a command that can't be
+undone asks first, and nothing dangerous is the default."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def _where(queue: str, reason: str) -> LetterFilter | None:
 def _chosen(
     ids: list[str] | None, queue: str, reason: str, *, everything: bool
 ) -> LetterFilter | None:
-    """What the flags choose; it must be one thing, and nothing is chosen by leaving it out."""
+    """The dead letters that the flags choose. Exactly one kind of flag must be given."""
     where = _where(queue, reason)
     if bool(ids) + (where is not None) + everything != 1:
         raise InvalidArgumentError(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog")
 
 EXAMPLE = "Example: [bold]fanlog edge --upstream fanlog://10.0.0.5:7420 --http-port 7422[/]"
-# Upstream is usually there. Whoever waits for longer wants to know what for.
+# Upstream is usually there. A longer wait gets a log line that says why.
 _PATIENCE_SECONDS = 1.0
 
 Upstream = Annotated[
@@ -158,7 +158,7 @@ async def _run(settings: Settings, flags: Mapping[str, OptionValue | None]) -> N
 
 
 async def _connected(node: EdgeNode, stopped: asyncio.Future[int]) -> bool:
-    """Waits for upstream, and says so once. False if it was told to stop meanwhile."""
+    """Waits for upstream, and logs that once. False if a signal stops it meanwhile."""
     connecting = asyncio.create_task(node.connect())
     try:
         await asyncio.wait(
@@ -178,7 +178,7 @@ async def _connected(node: EdgeNode, stopped: asyncio.Future[int]) -> bool:
 
 
 def _listen_native(node: EdgeNode, settings: Settings) -> NativeListener | None:
-    """The native listener. If nobody chose its port and another has it, it is left out: the broker
+    """The native listener. It is left out if its port is the default and is in use: the broker
     itself may be on this machine."""
     if not node.speaks_fanlog:
         return None

@@ -59,7 +59,7 @@ class Writer(Protocol):
 
 
 def format_of(name: str, given: str) -> FileFormat:
-    """The format that was asked for, or that the file's name says."""
+    """The format from the flag, or from the file's name."""
     if given in ("jsonl", "parquet"):
         return "parquet" if given == "parquet" else "jsonl"
     if given:
@@ -115,7 +115,7 @@ _decode = msgspec.json.Decoder(_Document).decode
 
 
 def read_line(line: bytes, number: int) -> FileRow:
-    """A line as a message. A value that is no text is JSON, so that people can write lines
+    """A line as a message. A value that is not text is JSON, so that people can write lines
     themselves."""
     try:
         found = _decode(line)

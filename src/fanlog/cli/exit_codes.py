@@ -1,5 +1,5 @@
-"""How a command ends: the exit codes, and which error leads to which. Law: scripts rely on these
-numbers, so one is never given another meaning."""
+"""The exit codes of commands, and which error leads to which. Law: scripts rely on these numbers,
+so a number never gets another meaning."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(FanlogError):
-    """What goes wrong on this side of the wire, with the exit code that it leads to."""
+    """An error on this side of the wire, with its exit code."""
 
     code = "command"
 

@@ -1,4 +1,4 @@
-"""Why a file that somebody named on the command line can't be used, with what they can do."""
+"""Why a file named on the command line can't be used, and what to do about it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def _shape(
         if start:
             start_us = round(_moment(start).timestamp() * 1_000_000)
         else:
-            # They come by chance, and so take somewhat more or less time than they should.
+            # Times between messages are random, so the total differs somewhat from the requested
+            # time.
             start_us = now_us - round(seconds * 1_050_000)
             start_us -= start_us % _MINUTE_US
     except ValueError as fault:

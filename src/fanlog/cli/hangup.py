@@ -1,6 +1,6 @@
-"""What SIGHUP means. Services are told to read their settings again with it; and a terminal sends
-it to what runs in it when it is closed. So a broker reloads, unless the terminal that it was
-started from is gone: then it drains. With `nohup` it stays, whatever becomes of the terminal."""
+"""The meaning of SIGHUP. Service managers send it to make a service read its settings again, and a
+terminal that closes sends it to its programs. So a broker reloads, unless the terminal that started
+it is gone: then it drains. With `nohup` it keeps running in any case."""
 
 from __future__ import annotations
 

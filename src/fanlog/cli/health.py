@@ -1,4 +1,4 @@
-"""`fanlog health`: is the broker there, and is it well? The exit code says it to scripts."""
+"""`fanlog health`: whether the broker runs and is healthy. Scripts use the exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def health(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def _ask_over_http(url: str, *, as_json: bool) -> None:
-    """What `/healthz/ready` says: for containers, whose health check has no key."""
+    """The answer of `/healthz/ready`: for containers, whose health check has no key."""
     import urllib.error  # noqa: PLC0415 - only this needs it, and it takes a while
     import urllib.request  # noqa: PLC0415
 

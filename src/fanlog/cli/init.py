@@ -58,7 +58,7 @@ class Tls(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class SetupAnswers:
-    """What the configuration is to say."""
+    """The content of the configuration."""
 
     data: str
     host: str
@@ -146,7 +146,7 @@ def init(
 
 
 class _Questions:
-    """Asks for what no flag has said; or takes the default."""
+    """Asks for each answer without a flag, or takes the default."""
 
     def __init__(self, *, ask: bool) -> None:
         self._ask = ask
@@ -180,7 +180,7 @@ class _Questions:
             err().print(f"Answer {', '.join(known[:-1])} or {known[-1]}.")
 
     def files(self, answers: SetupAnswers, *, key_given: bool) -> None:
-        """What the answers so far lead to."""
+        """Reads the rest of the answers, which depend on the first ones."""
         if answers.auth is Auth.OWN and not key_given:
             answers.key_file = Path(self.text("File that has the key", None, str(answers.key_file)))
         if answers.tls is Tls.OWN:
@@ -215,7 +215,7 @@ def _set_up(file: Path, answers: SetupAnswers) -> None:
 
 
 def _check(answers: SetupAnswers) -> None:
-    """That a broker would start with these."""
+    """Checks that a broker would start with these answers."""
     if answers.auth is Auth.NONE and not is_loopback(answers.host):
         raise InvalidArgumentError(
             f"On {answers.host} other machines can reach the broker, so clients should log in: "
@@ -253,7 +253,7 @@ def _check_key(file: Path) -> None:
 
 
 def _make_key(file: Path) -> list[str]:
-    """A new key, or the one that is there: whoever has it must not be locked out."""
+    """A new key, or the existing one: its owner must not be locked out."""
     if file.exists():
         _check_key(file)
         return [f"{file} exists already, and stays the admin's key."]

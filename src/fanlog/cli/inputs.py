@@ -1,5 +1,5 @@
-"""What `fanlog publish` reads: lines that arrive whenever they do, with bounded memory, and a
-whole file as one message."""
+"""The input of `fanlog publish`: lines as they arrive, with bounded memory, or a whole file as one
+message."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LineReader:
         self._put(None)
 
     def _put(self, chunk: InputChunk) -> None:
-        # The loop is gone where the command ended first; then nobody waits for this.
+        # If the command has ended, its loop is gone, and nothing waits for this.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
 

@@ -265,7 +265,7 @@ def generate(out_file: OutFile = None, as_json: AsJson = False) -> None:
 
 
 def _check_new(file: Path | None) -> None:
-    """Before anything is made that could not be kept."""
+    """Checks the file before a key is made that could not be stored."""
     if file is not None and file.exists():
         raise CommandError(f"{file} exists already: choose another name.", ExitCode.EXISTS)
 

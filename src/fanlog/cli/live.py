@@ -1,8 +1,6 @@
-"""Settings of a running broker: changed by `fanlog config set` and `PATCH /v1/config`, and read
-again from the file with SIGHUP.
-
-Law: all or nothing. Every value is checked, everybody who has to take it agrees, and the file is on
-the disk, before anything changes.
+"""Settings of a running broker: `fanlog config set` and `PATCH /v1/config` change them, and SIGHUP
+reads the file again. Law: all or nothing. Before anything changes, every value is checked, every
+component has accepted its values, and the file is on disk.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ logger = logging.getLogger("fanlog")
 
 # Settings that one change may have.
 _CHANGES_MAX = 200
-# Of the name of an option that there is not.
+# Characters of an unknown option's name that an error shows.
 _NAME_LENGTH_MAX = 100
 _TLS_ON = "tls.certificate_file"
 
@@ -103,8 +101,8 @@ class ServedSettings:
         return await self._whole(self._reload(who))
 
     async def _whole(self, work: Coroutine[Any, Any, SettingsChanged]) -> SettingsChanged:
-        """Does it to the end, also if whoever asked for it goes away: a thread that writes the file
-        can't be stopped, so what it has written has to be taken."""
+        """Finishes the change even if the caller goes away. The thread that writes the file can't
+        be stopped, so its values must take effect."""
         task = asyncio.get_running_loop().create_task(work)
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
@@ -192,7 +190,7 @@ class ServedSettings:
     def _prepare(
         self, wanted: Mapping[str, Setting], tables: dict[str, dict[str, Any]]
     ) -> Callable[[], None]:
-        """Asks everybody who has to take the settings, which may raise. `tables` are the keys and
+        """Asks every component to check the settings, which may raise. `tables` are the keys and
         users of the file."""
         self._check(Settings(dict(wanted), tables).config)
         config = Settings(self._in_effect(wanted), tables).config
@@ -205,7 +203,7 @@ class ServedSettings:
         return changed
 
     def _in_effect(self, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
-        """What the broker has with these settings until it is restarted."""
+        """The settings in effect until a restart, if these are wanted."""
         running = self._running.by_path
         return {
             path: one if self._is_live(one.option, wanted) else running[path]

@@ -24,7 +24,7 @@ _STYLES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DE
 
 
 class LogLevel(StrEnum):
-    """What is logged: this and worse."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -55,7 +55,7 @@ _RAW_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def _caller(message: str) -> str:
-    """For whom it was, as far as the sentence does not say so."""
+    """The client and request of the line, if the sentence does not name them."""
     who = maybe_who()
     if who is None:
         return ""
@@ -118,7 +118,7 @@ class _JsonLines(logging.Formatter):
 
 
 class FewOfAKind(logging.Filter):
-    """Whoever sends garbage, over and over, must not fill the disk with lines about it. Of one kind
+    """A client that keeps sending garbage must not fill the disk with lines about it. Of one kind
     of line there are `_LINES_A_SECOND`; the next one after that says how many were left out."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -32,7 +32,7 @@ _USER_INFO = re.compile(r"(\w://)[^/@\s]*@")
 # A number past its unit's is a slip, or an attack: no time, file or counter can have it. A duration
 # added to the time of day has to stay a time, and a whole number has to fit into JSON.
 _NUMBER_MAX: dict[OptionUnit, float] = {"": 2**53, "bytes": 2**53, "seconds": 100_000 * 86_400}
-# Of a wrong value an error shows so much.
+# Characters of an invalid value that an error shows.
 _SHOWN_MAX = 200
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -61,7 +61,7 @@ class Option:
 
     @property
     def secret(self) -> bool:
-        """Whether its value is for nobody's eyes."""
+        """Whether its value must not be shown."""
         return any(word in self.name for word in _SECRET_WORDS) and not self.name.endswith("_file")
 
     def show(self, value: OptionValue) -> OptionValue:
@@ -89,7 +89,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What may be given: `64KiB to 1GiB`, `memory, os or fsync`."""
+        """The allowed values: `64KiB to 1GiB`, `memory, os or fsync`."""
         if self.kind == "choice":
             named = [choice or "empty" for choice in self.choices]
             return f"{', '.join(named[:-1])} or {named[-1]}"
@@ -254,12 +254,12 @@ _KINDS: dict[type[inspect.Type], ValueKind] = {
 
 
 def maybe_near(wrong: str, known: Iterable[str]) -> str | None:
-    """What was meant, where something known is near."""
+    """The most similar known name, if one is close."""
     near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.7)
     return near[0] if near else None
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """The end of a sentence: `; did you mean 'port'?` where something known is near."""
+    """The end of a sentence: `; did you mean 'port'?` if a known name is close."""
     near = maybe_near(wrong, known)
     return "." if near is None else f"; did you mean {near!r}?"

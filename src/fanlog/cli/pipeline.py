@@ -1,5 +1,5 @@
 """`fanlog pipeline ...`: list, copy, run and watch the ready-made Spark pipelines. Law: a run is a
-process with a folder of its own, so that watching one needs nothing but to look there."""
+process with its own folder, and watching a run only reads that folder."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def run(
                 try:
                     _run_once(pipeline, options, folder, master)
                 except FanlogError as fault:
-                    # It went well before: a broker that restarts is no reason to give up.
+                    # The run worked before, so a restart of the broker is no reason to give up.
                     say_warning(f"{fault.message} The next run starts in {every:g} s.")
     except KeyboardInterrupt:
         err().print(f"{pipeline.name} is stopped. Run it again to resume.")
@@ -171,7 +171,7 @@ def _absolute(given: dict[str, str], pipeline: pipelines.Pipeline) -> dict[str, 
 
 
 def _check_topics(pipeline: pipelines.Pipeline, options: dict[str, str]) -> None:
-    """That there is a broker, and in it what is to be read: Spark takes half a minute to say so."""
+    """Checks that the broker and the topics exist: Spark takes half a minute to report that."""
     topics = wanted_topics(pipeline.options, options)
 
     async def work(client: Client) -> None:
@@ -240,7 +240,7 @@ def _stop(running: RunningPipeline) -> None:
 
 @contextmanager
 def _terminated_as_interrupted() -> Generator[None]:
-    """A service manager says SIGTERM where a person types Ctrl-C."""
+    """A service manager sends SIGTERM where a person types Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -296,7 +296,7 @@ def status(
 
 
 def _ends(state: Path, run: LastRun, url: str | None, faults: dict[str, None]) -> Ends:
-    """Where the topics end that a run reads; why that is not known goes to `faults`."""
+    """The ends of the topics that a run reads. If they are unknown, `faults` gets the reason."""
     broker = url or run.options.get("url", DEFAULT_URL)
     return find_bounds(broker, look(state), lambda fault: faults.update({str(fault): None})).ends
 

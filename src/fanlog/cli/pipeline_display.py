@@ -68,7 +68,7 @@ def find_bounds(
 
 
 class Seen(NamedTuple):
-    """One stream at one look. What it reads may be nothing that can be counted here."""
+    """One stream at one moment. Its source may have no countable records."""
 
     name: str
     batch: int
@@ -78,7 +78,7 @@ class Seen(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """How much of what there is, is done."""
+        """The finished share of all records."""
         if self.records is None or self.lag is None:
             return None
         total = self.records + self.lag
@@ -155,12 +155,12 @@ class Watching:
 
 
 def display(watching: Watching) -> AbstractContextManager[ShowLine]:
-    """What shows the progress for as long as the block lasts; it is told the run's last event."""
+    """Shows the progress while the block runs. It gets the run's last event."""
     return LiveDisplay(watching, err()) if err().is_terminal else nullcontext(Lines(watching))
 
 
 class Lines:
-    """Progress where no person looks: a line for each batch."""
+    """Progress without a terminal: a line for each batch."""
 
     def __init__(self, watching: Watching) -> None:
         self._watching = watching

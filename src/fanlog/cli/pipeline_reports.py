@@ -1,5 +1,6 @@
-"""Tells the broker how a run of a pipeline goes, so that its dashboard can show the last runs. Law:
-a run does not depend on it. If the broker does not take a report, one line says so."""
+"""Reports the progress of a pipeline run to the broker, so that its dashboard can show the last
+runs. Law: a run does not depend on its reports. If the broker does not accept a report, one line
+says so."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fanlog.cli.terminal import err
 
 @contextlib.contextmanager
 def input_progress(title: str, total: int | None) -> Generator[Callable[[int], None]]:
-    """A bar that is told how far things are; it leaves no trace."""
+    """A progress bar. It disappears at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err(), transient=True) as bar:
         task = bar.add_task(title, total=total)

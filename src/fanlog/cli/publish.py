@@ -60,7 +60,7 @@ class PublishArguments:
 
     @property
     def one_message(self) -> bool:
-        """Whether what is published is one message, if perhaps many times."""
+        """Whether it publishes one message (perhaps many times)."""
         return self.message is not None or (self.file is not None and not self.lines)
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ class PublishArguments:
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What many messages came to."""
+    """The summary of many messages."""
 
     topic: str
     messages: int
@@ -198,7 +198,7 @@ def publish(
 def _only_value(wanted: PublishArguments) -> bytes:
     if wanted.file is not None:
         return read_whole(wanted.file)
-    # Arguments that are no UTF-8 come with surrogates: they go out as the bytes they came in.
+    # Arguments that are not UTF-8 arrive with surrogates. They are published as the original bytes.
     return os.fsencode(wanted.message or "")
 
 
@@ -259,7 +259,7 @@ async def _publish_many(client: Client, wanted: PublishArguments) -> Summary:
 
 
 class _Sender:
-    """Sends values with the key, the headers and the pace that were asked for."""
+    """Sends values with the requested key, headers and rate."""
 
     def __init__(self, client: Client, wanted: PublishArguments) -> None:
         self._client = client
@@ -344,7 +344,7 @@ def _opened(file: Path | None) -> Generator[int]:
 
 
 def _unseen(done: int) -> None:
-    """A progress for nobody."""
+    """A progress display that shows nothing."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Sizes, durations and moments as people write them: `128MB`, `64KiB`, `7d`, `10m` ago.
 
-Law: KB, MB, GB are powers of 1000 and KiB, MiB, GiB powers of 1024, as printed on the tin; what
-is shown can be given back.
+Law: KB, MB, GB are powers of 1000, and KiB, MiB, GiB are powers of 1024. Every shown value is valid
+input.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def show_size(size: int) -> str:
 
 
 def write_size(size: int) -> str:
-    """`128MiB`: exact, so that it can be given back."""
+    """`128MiB`: exact, so that it is valid input."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = _SIZE_UNITS[unit.lower()]
         if size and size % factor == 0:
@@ -63,7 +63,7 @@ def write_size(size: int) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """`7d`: exact, so that it can be given back."""
+    """`7d`: exact, so that it is valid input."""
     for unit in ("d", "h", "m"):
         factor = TIME_UNITS[unit]
         if seconds and seconds % factor == 0:

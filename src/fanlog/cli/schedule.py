@@ -214,7 +214,7 @@ def cancel(
     async def work(client: Client) -> list[bool]:
         return [await client.cancel_scheduled(id) for id in wanted]
 
-    # One that is given twice is cancelled once.
+    # An id that is given twice is cancelled once.
     wanted = list(dict.fromkeys(ids))
     answers = dict(zip(wanted, with_client(url, work), strict=True))
     for id, cancelled in answers.items():

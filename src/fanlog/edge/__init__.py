@@ -1,2 +1,2 @@
-"""Edges: processes without data of their own in front of one bus. Any number of them serve readers
-from mirrors of its topics, and pass on everything else."""
+"""Edges: processes without stored data in front of one bus. Any number of edges serve readers from
+mirrors of its topics, and forward everything else."""

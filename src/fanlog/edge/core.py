@@ -1,5 +1,5 @@
-"""The broker's core on an edge: its topics are mirrors, and whatever is not in them is asked for
-upstream. Listeners use it like any other."""
+"""The broker's core on an edge: its topics are mirrors, and it asks upstream for everything that
+they do not have. Listeners use it like a broker's core."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class MirrorSubscriptions(Subscriptions):
 
 
 class MirrorReading(Reading):
-    """What the mirror does not know is asked for upstream."""
+    """Asks upstream for what the mirror does not have."""
 
     def __init__(self, core: EdgeCore, *parts: Any) -> None:
         super().__init__(*parts)
@@ -153,7 +153,7 @@ class EdgeCore(BrokerCore):
         self.release = release
 
     def take(self, data: bytes, at: int, origin: Origin) -> int:
-        """Batches go upstream as they are."""
+        """Sends batches upstream unchanged."""
         if isinstance(origin, Relaying):
             return origin.pass_on_batches(data, at)
         if self.publisher is None:
@@ -185,7 +185,7 @@ class EdgeCore(BrokerCore):
         raise InvalidArgumentError(f"An edge can't create topics: create {name!r} upstream.")
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
-        """Topics go when they go upstream."""
+        """A topic is deleted here when upstream deletes it."""
         done(None)
 
     def read_block(

@@ -93,7 +93,7 @@ class FanlogUpstream:
             self._in_task(self._client.detach(feeder))
 
     def _feeder_ended(self, feeder: Feeder, error: FanlogError) -> None:
-        """Upstream has ended a subscription that is still wanted here: it is asked again."""
+        """Upstream has ended a subscription that readers here still need: subscribes again."""
         if not self._closed and not isinstance(error, ClosedError):
             logger.warning("%s is not followed upstream for now: %s", feeder.target, error)
             self._in_task(self._attach_again(feeder))
@@ -128,11 +128,11 @@ class FanlogUpstream:
             self._core.mirror.connection = welcome
             self._core.take_over(welcome.epoch, welcome.release)
 
-    # What readers know already
+    # Known positions of readers
 
     async def _levelled(self) -> None:
-        """Returns when everything that upstream had sent by now is here. Requests of one turn of
-        the loop are shared. If upstream is away, readers get what is here."""
+        """Returns when everything that upstream has sent up to now is here. Requests of one turn of
+        the loop share one round trip. If upstream is away, readers get what the mirror has."""
         if not self._client.connected:
             return
         if self._level is None:
@@ -160,7 +160,7 @@ class FanlogUpstream:
                 await self._reach(partition, position.offset)
 
     async def _reach(self, partition: Partition, offset: int) -> None:
-        """Waits until a partition has got as far as `offset`, if it has upstream."""
+        """Waits until the mirrored partition reaches `offset`, if upstream has it."""
         ends = await self._ask_offsets(partition, Start("latest"))
         if offset > ends.get(partition.index, 0):
             return
@@ -262,7 +262,7 @@ class FanlogUpstream:
 
     @property
     def subscriptions(self) -> int:
-        """How many there are upstream."""
+        """The number of partitions upstream."""
         return len(self._references)
 
     async def close(self) -> None:

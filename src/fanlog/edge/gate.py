@@ -22,7 +22,7 @@ from fanlog.security.rules import Decisions, forbidden
 
 logger = logging.getLogger("fanlog.edge")
 
-# Accounts in use that an edge keeps. Past this, clients of the oldest have to log in again.
+# Accounts in use that an edge caches. With more, clients of the oldest must log in again.
 _ACCOUNTS_MAX = 100_000
 # Results of logins that are kept: a browser sends its token with each request.
 _LOGINS_MAX = 10_000
@@ -55,7 +55,7 @@ class EdgeGate:
     def guarded(self) -> bool:
         return self._guarded
 
-    # Letting in
+    # Logins
 
     def arrive(self, who: Identity, /) -> Identity:
         if self._guarded:
@@ -76,7 +76,8 @@ class EdgeGate:
         return msgspec.structs.replace(who, user=account.name, account=account)
 
     async def check(self, login: Login, who: Identity) -> None:
-        """Raises UnauthenticatedError if a login is not good any more, whatever is kept of it."""
+        """Raises UnauthenticatedError if a login is no longer valid, even if its result is
+        cached."""
         if self._guarded:
             await self._vouched(login, who)
 
@@ -103,7 +104,7 @@ class EdgeGate:
         self._accounts[account] = account
 
     def certified(self, names: Sequence[str], who: Identity, /) -> Identity | None:
-        """A client certificate is not passed on, so upstream can't believe it."""
+        """Upstream does not see a client certificate, so it can't trust one."""
         return None
 
     # As time passes
@@ -128,8 +129,8 @@ class EdgeGate:
         return bool(over)
 
     async def look(self) -> bool:
-        """Asks upstream whether anything has changed; True if connections are to be looked at. An
-        upstream that is away has changed nothing."""
+        """Asks upstream whether anything has changed; True if connections must be checked again.
+        While upstream is away, nothing changes."""
         try:
             told = await self._ask(Vouch())
             if told.version == self._version and told.guarded == self._guarded:
@@ -154,7 +155,7 @@ class EdgeGate:
                 self._accounts.setdefault(now, now)
         return True
 
-    # What they may do
+    # Permissions
 
     def authorize(self, who: Identity, verb: Verb, name: str, /) -> None:
         if not self._guarded:

@@ -2,7 +2,7 @@
 
 Law: numbers, offsets and epochs are the bus's, so that a position means the same on every edge.
 Batches go in as they come, and become visible through the broker's own turn. A mirror may jump
-ahead: its readers get what it has not from the bus (`EdgeCore.find_offset`, `BlockSource`).
+ahead: the bus supplies the skipped batches to its readers (`EdgeCore.find_offset`, `BlockSource`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Native clients on an edge: subscriptions are served from the mirrors, and everything else is
-forwarded, frame by frame, over their own connections to upstream."""
+"""Native clients on an edge: mirrors serve their subscriptions, and everything else is forwarded,
+frame by frame, over their own connections to upstream."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _NUMBERED = frozenset({FrameKind.UNSUBSCRIBE, FrameKind.CREDIT})
 
 
 def _is_ours(kind: int, request: int) -> bool:
-    """Whether it answers a request of the edge itself: a ping, or a fresh login."""
+    """Whether the frame answers a request of the edge itself: a ping, or a new login."""
     return kind in (FrameKind.PONG, FrameKind.OK) and not request
 
 
@@ -257,7 +257,7 @@ class EdgeSession(NativeSession):
         return False
 
     def pass_on_batches(self, data: bytes, at: int) -> int:
-        """Passes on the whole batches from `at`; where they end."""
+        """Forwards the complete batches from `at`. Returns where they end."""
         begin, size = at, len(data)
         while size - at >= PREFIX_BYTES:
             length, kind = PREFIX.unpack_from(data, at)

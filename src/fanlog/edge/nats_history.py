@@ -28,7 +28,7 @@ from fanlog.model import Start
 _MESSAGES_A_READ = 500
 _PAUSE_SECONDS = 0.2
 _PULL_SECONDS = 1.0
-# A consumer that the edge did not remove goes by itself.
+# NATS removes a consumer that the edge did not remove.
 _IDLE_SECONDS = 30.0
 
 

@@ -15,7 +15,7 @@ from fanlog.format.header import read_header
 from fanlog.format.sparse import placed, placeholder
 from fanlog.listeners.web.ports import MessageToPublish
 
-# Messages between edges: who is there, and which clients to disconnect.
+# Messages between edges: presence, and which clients to disconnect.
 SIGNAL = "fanlog.signal."
 _KEY = "Fanlog-Key"
 _DELETED = "Fanlog-Deleted"

@@ -1,9 +1,9 @@
 """NATS as the upstream of an edge. A topic is a subject.
 
-Where a stream of JetStream covers the subject, the stream's sequence is the position: a message has
+If a stream of JetStream covers the subject, the stream's sequence is the position: a message has
 the offset `sequence - 1`, and the offsets between belong to other subjects. Readers recover on any
-edge. Elsewhere there is only what comes now: each edge numbers it by itself, and a reader that was
-away, or comes from another edge, gets an explicit gap.
+edge. Without a stream there are only live messages: each edge numbers them itself, and a reader
+that was away, or comes from another edge, gets an explicit gap.
 
 It is long because a topic is followed in two ways: as a stream of JetStream, or as a plain subject.
 """
@@ -263,7 +263,7 @@ class NatsUpstream:
         end = 0 if known is None else known.topic.partitions[0].next_offset
         self._join(target, name, self._epoch, first=end, end=end, durability="memory")
 
-    # What NATS brings
+    # Messages from NATS
 
     def _stored(self, target: TopicReference, line: _Feed, message: Any) -> None:
         if self._lines.get(target) is not line:
@@ -375,7 +375,7 @@ class NatsUpstream:
                 return line.epoch
         return _epoch_of(await self.line.ask(self.line.jetstream.stream_info(stream)))
 
-    # What readers want that the mirror does not have
+    # History that the mirror does not have
 
     def _line_of(self, partition: Partition) -> _Feed | None:
         """The position of a topic in a stream; None if it is live only."""

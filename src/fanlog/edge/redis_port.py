@@ -184,7 +184,7 @@ class EdgePubSub(PubSub):
         return ended
 
     def _hold(self, target: TopicReference) -> None:
-        """Usually it is followed already: its session has waited for that."""
+        """The channel is usually followed already: its session has waited for that."""
         if not self._upstream.hold(target):
             self.in_task(self._upstream.follow(*target))
 

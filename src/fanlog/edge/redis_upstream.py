@@ -1,9 +1,9 @@
 """An existing Redis as the upstream of an edge. A topic is a channel, with a stream beside it that
 keeps its messages: see `redis_scripts.py`.
 
-Law: offsets are dense and the same on every edge, because one script gives them out. What an
-application publishes by itself on a channel is taken in by the first edge that hears it. All edges
-hear the same order, so that they agree on what they heard.
+Law: offsets are dense and the same on every edge, because one script gives them out. If an
+application publishes on a channel directly, the first edge that receives the message adds it to the
+stream. All edges receive messages in the same order, so they agree on them.
 
 It is long because channels and streams of one Redis are put into one order here.
 """
@@ -246,7 +246,7 @@ class RedisUpstream:
             self._core.mirror.joined(joined, target)
         self._core.mirror.gap(kept.number, 0, kept.next_offset)
 
-    # What Redis announces
+    # Announcements from Redis
 
     def _heard(self, pattern: bytes | None, channel: bytes, data: bytes) -> None:
         if channel in self._signals:
@@ -313,7 +313,7 @@ class RedisUpstream:
             return
         self._core.mirror.take(batch, read_header(batch))
 
-    # What applications publish by themselves
+    # Messages of applications
 
     def _adopt(self, name: str, order: _Order, value: bytes) -> None:
         digest = hashlib.sha256(value).digest()[:16]
@@ -396,7 +396,7 @@ class RedisUpstream:
         with contextlib.suppress(FanlogError):
             await self.line.subscribe([name], [])
 
-    # What readers want that the mirror does not have
+    # History that the mirror does not have
 
     async def catch_up(self, wanted: Subscribe) -> None:
         for position in wanted.resume or ():

@@ -1,5 +1,5 @@
-"""Targets that are followed upstream, each once, however many follow it here. A target ends a short
-while after the last of them has left: readers come back soon."""
+"""Targets that are followed upstream: each once, however many readers follow it here. A target ends
+a short while after its last reader has left, because readers often return soon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Followed:
         return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
     def take(self) -> None:
-        """One more follows it."""
+        """Counts one more follower."""
         self.count += 1
         if self.ending is not None:
             self.ending.cancel()

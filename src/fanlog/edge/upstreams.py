@@ -1,4 +1,4 @@
-"""Which edge an upstream's address asks for."""
+"""Chooses the kind of edge by the upstream's address."""
 
 from __future__ import annotations
 

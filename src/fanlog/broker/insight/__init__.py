@@ -1,2 +1,2 @@
-"""Views of the whole broker for people: metrics, tables of topics and groups, the overview. It
-reads what other packages hold, and changes nothing."""
+"""Views of the whole broker, for people: metrics, tables of topics and groups, and the overview.
+This package only reads the state of other packages."""

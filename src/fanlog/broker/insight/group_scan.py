@@ -1,7 +1,5 @@
-"""One look at every group and queue, in steps: a row for each, for lists that are searched and
-sorted.
-
-A step takes some 50 µs, however many partitions a group has, and however many jobs a queue."""
+"""Scans all groups and queues in steps. The result is a row for each, for lists with search and
+sort. A step takes about 50 µs, however many partitions a group has, or jobs a queue."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ class GroupRow:
 
 
 class GroupScan:
-    """Looks at everything. What was read from disk is known the next time."""
+    """Scans everything. Times that must be read from disk are known in the next scan."""
 
     def __init__(self, broker: ObservedBroker) -> None:
         self._broker = broker
@@ -204,7 +202,7 @@ def find_partition(broker: ObservedBroker, place: TopicPartition) -> Partition |
 
 
 def wanted_offset(broker: ObservedBroker, partition: Partition, committed: Position | None) -> int:
-    """The first record that a group has not committed, as far as the log still has it."""
+    """The first record after the group's stored offset, if the log still has it."""
     start = partition.log.start_offset
     if committed is None:
         return start
@@ -245,7 +243,7 @@ def span_steps(part: QueuePartition) -> Iterator[list[JobSpan]]:
 
 
 def in_steps(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
-    """Does something with each, a few in one step."""
+    """Applies a function to each, a few in one step."""
     for i, item in enumerate(items):
         if not i % _PARTITIONS_A_STEP:
             yield

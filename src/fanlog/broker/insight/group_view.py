@@ -1,7 +1,6 @@
-"""All that is to be seen of one group or queue, looked at in steps: members and what each is
-behind, partitions, and for a queue the jobs that workers have and those that wait for a retry.
-
-What is kept of it is bounded, except for one small row for each partition."""
+"""The view of one group or queue, made in steps: members with their lag, partitions, and for a
+queue the leased jobs and the jobs that wait for a retry. Its size is bounded, except for one small
+row for each partition."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class RetryRow(NamedTuple):
 
 @dataclass(slots=True)
 class MemberRow:
-    """A member or worker, and what it is behind in its partitions."""
+    """A member or worker, and its lag."""
 
     id: str
     client: str
@@ -116,7 +115,7 @@ class MemberRow:
 
 @dataclass(slots=True)
 class TopicSum:
-    """What a group is behind in one topic."""
+    """The lag of a group in one topic."""
 
     name: str
     partitions: int = 0

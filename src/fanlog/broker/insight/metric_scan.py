@@ -1,8 +1,7 @@
-"""One look at every topic, group and queue, in steps: which of them matter most, and what all the
-others come to together.
-
-A counter of the others only grows, or whoever computes rates would see a reset each time a topic
-is named or not named any more. So it takes in what topics grew by while they were not named.
+"""Scans all topics, groups and queues in steps. It selects those that matter most, and sums up all
+others. The counters of the others only grow: otherwise a program that computes rates would see a
+reset whenever a topic enters or leaves the selection. So they add what a topic gained while it was
+not selected.
 
 It is long because topics, groups and queues are ranked and summed up alike, in one walk.
 """
@@ -63,7 +62,7 @@ class MetricScan:
 
 
 class Scanner:
-    """Looks at everything, and keeps what the others have counted from scan to scan."""
+    """Scans everything, and keeps the counters of the others from scan to scan."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class Scanner:
         yield from self._readers(scan)
 
     def _readers(self, scan: MetricScan) -> Iterator[None]:
-        """Connections that are behind, and by how much."""
+        """Connections that are behind, and their lag."""
         best: list[tuple[int, int, str, Peer]] = []
         for listener in list(self._listeners()):
             for peer in listener.peers():
@@ -428,12 +427,12 @@ def _plus(one: _QueueCounts, other: _QueueCounts) -> _QueueCounts:
 
 
 def _minus(one: _QueueCounts, other: _QueueCounts) -> _QueueCounts:
-    """Never below 0: what is taken off may be of a moment later."""
+    """Never below 0: the subtracted value may be a moment newer."""
     return max(0, one[0] - other[0]), max(0, one[1] - other[1]), max(0, one[2] - other[2])
 
 
 def _by_lag(ranked: tuple[int, str, object]) -> tuple[int, str]:
-    """Those that are furthest behind first."""
+    """The largest lag first."""
     return -ranked[0], ranked[1]
 
 

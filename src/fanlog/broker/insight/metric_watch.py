@@ -1,5 +1,5 @@
-"""Topics, groups and queues that somebody looks at: measured by their names, also if metrics do not
-name them because others matter more."""
+"""Topics, groups and queues that a user watches. They are measured by name, even if the metrics
+leave them out because others matter more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def watch_steps(
     broker: ObservedBroker, wanted: Iterable[tuple[SeriesOwner, str]]
 ) -> Generator[None, None, NamedMetrics]:
-    """Looks at those that are there."""
+    """Measures those that exist."""
     topics: list[TopicMetrics] = []
     groups: list[GroupMetrics] = []
     queues: list[QueueMetrics] = []

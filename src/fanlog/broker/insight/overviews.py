@@ -1,8 +1,6 @@
-"""The broker at a glance, computed at most once in two seconds for all who look: rates, latencies,
-what is furthest behind, and what needs attention.
-
-Snapshots feed the memory of the last minutes, whoever asks for them. So that there is something to
-remember when somebody looks for the first time, one is made every ten seconds if nobody asks.
+"""The broker at a glance, computed at most once in two seconds for all callers: rates, latencies,
+the largest lags, and what needs attention. Snapshots feed the history of the last minutes. Without
+requests, one is made every ten seconds, so that the first caller finds a history.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ DeadLetterCounts = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What one computation found. Names are in it that not everybody may know."""
+    """The result of one computation. It contains names that not every user may see."""
 
     snapshot: Snapshot
     rates: Rates
@@ -68,7 +66,7 @@ class Overviews:
         self.watched = False
 
     async def watch(self) -> None:
-        """Feeds the memory, unless others do, as long as the broker runs."""
+        """Feeds the history if no requests do, as long as the broker runs."""
         self.watched = True
         while True:
             await asyncio.sleep(WATCH_SECONDS)

@@ -1,7 +1,6 @@
-"""When records were appended, for many that are asked about again and again: the first record that
-a group has not committed stays the same for as long as the group stands still.
-
-What is in the tail is known at once. The rest is read from disk, a bounded number at a time.
+"""The append times of records, with a cache: the first record after a group's offset stays the same
+while the group stands still. Times of records in the tail are known at once. Others are read from
+disk, a bounded number at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 # Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
 _RecordKey = tuple[int, int, int]
-# A record, as it is asked about.
+# The key of a record.
 Asked = tuple["Partition", int]
 
 # Times that are kept, twice: the older half goes when the newer one is full.

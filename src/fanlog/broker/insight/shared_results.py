@@ -1,8 +1,7 @@
-"""Results of long looks at the broker, shared by all who ask for the same. A dashboard asks every
-few seconds, and there may be many dashboards.
-
-A result is kept for two seconds, or longer where it took long to make, so that no more than a
-fiftieth of the loop goes into it. A lasting one is kept as long as it is good, and somebody asks.
+"""Results of long computations about the broker, shared by all callers. A dashboard asks every few
+seconds, and there may be many dashboards. A result is kept for two seconds, or longer if it took
+long to make, so that it takes at most a fiftieth of the loop's time. A lasting result is kept as
+long as it is valid and in use.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _RESULTS_MAX = 64
 
 
 class SharedResult(Generic[T]):
-    """A result, and since when it is there, by `Runtime.work_us`."""
+    """A result, and when it was made, by `Runtime.work_us`."""
 
     __slots__ = ("lasts", "made_us", "spent_us", "used", "value")
 
@@ -76,7 +75,7 @@ class SharedResults:
             self._making[key] = making
             lasts = still_good if lasting else None
             making.add_done_callback(lambda task: self._ended(key, task, lasts))
-        # One who goes away does not take it from the others.
+        # If one caller goes away, the others still get the result.
         return (await asyncio.shield(making)).value
 
     def _rests(self, kept: SharedResult[Any]) -> bool:

@@ -1,5 +1,5 @@
-"""Stretches of a partition's log, for whoever reads it in both directions: whole batches as they
-are stored, or, in their place, which offsets can't be read."""
+"""Stretches of a partition's log, for readers in both directions: whole batches as they are stored,
+or the offsets that can't be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the groups and queues of each topic are behind: one look at all of them, in steps."""
+"""The lag of the groups and queues of each topic, from one scan in steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES_A_STEP = 512
 
 
 class LargestLag(NamedTuple):
-    """The largest lag in a topic, and whose it is."""
+    """The largest lag in a topic, and the name of its group or queue."""
 
     lag: int
     name: str

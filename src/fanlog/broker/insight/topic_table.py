@@ -1,8 +1,6 @@
-"""All topics as a table: searched, sorted and read page by page, by many who look at once.
-
-Names, orders and lags are made in slices and shared. A row is made when somebody asks for its page,
-so its figures are of now; only the order of the rows may be some seconds old where there are very
-many topics.
+"""All topics as a table with search, sort and pages, for many concurrent users. Names, orders and
+lags are computed in slices and shared. A row is made for each request of its page, so its figures
+are current. With very many topics, the order of the rows may be some seconds old.
 """
 
 from __future__ import annotations
@@ -185,8 +183,9 @@ def _found(visible: _OrderedTopics, search: str) -> Generator[None, None, _Order
 
 
 def matcher(search: str) -> Callable[[str], bool] | None:
-    """What a search finds: with a pattern of topics what fits it, with stars elsewhere what fits
-    as in a shell, else names that contain all of its words, in upper or lower case.
+    """The names that a search finds: those that match a pattern of topics; with stars elsewhere,
+    those that match as in a shell; else names that contain all of its words, in upper or lower
+    case.
 
     >>> find = matcher("ord eu")
     >>> find("orders.EU"), find("orders.us")
@@ -279,5 +278,5 @@ def figures_of(topic: BrokerTopic) -> Generator[None, None, TopicFigures]:
 
 
 def is_own(name: str) -> bool:
-    """Whether a topic is the broker's own, an inbox or a stream: lists show them on request."""
+    """Whether a topic is internal, an inbox or a stream. Lists show these on request."""
     return name.startswith(_OWN_PREFIXES)

@@ -1,8 +1,6 @@
-"""Who uses one topic: the readers that have cursors in it, the groups and queues that work on it,
-and the producers that its partitions remember.
-
-Each is a look at very many in steps, kept for a while and shared. What is kept is plain, so that
-nobody's connection or log lives on because of it.
+"""The users of one topic: readers with cursors in it, groups and queues that read it, and producers
+that its partitions remember. Each list comes from a scan in steps, and is cached and shared. The
+cache has only plain values, so that it keeps no connection or log in memory.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class _Who(NamedTuple):
 
 
 class TopicUsers:
-    """Asks about the users of topics."""
+    """Lists the users of topics."""
 
     def __init__(self, broker: MeasuredBroker, runtime: Runtime) -> None:
         self._broker = broker

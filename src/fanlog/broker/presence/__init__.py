@@ -1,1 +1,1 @@
-"""Who is in which topic, on all processes of a bus."""
+"""The users who are present in each topic, over all processes of a bus."""

@@ -1,9 +1,10 @@
-"""Rooms: who is in each topic, over all processes, and what watchers are told of it.
+"""Rooms: the users who are present in each topic, over all processes, and the notifications for
+watchers.
 
 A user is in a room while one of its connections is, on whatever process, and for the grace time
-after the last one has gone: a page that reloads neither leaves nor joins. Watchers are told the
-difference between what they know and what is true, so that whatever came and went in between costs
-nothing. Time is handed in.
+after the last one has gone: a page that reloads neither leaves nor joins. A watcher gets the
+difference between what it knows and the current state, so that users who came and left in between
+cost nothing. Time is handed in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ ConnectionKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomLimits:
-    """Rooms of more users than `list_max` are told as a count, at most every `count_seconds`."""
+    """For rooms with more users than `list_max`, watchers get only a count, at most every
+    `count_seconds`."""
 
     grace_seconds: float = 10.0
     list_max: int = 200
@@ -41,7 +43,7 @@ class RoomUser:
 
 @dataclass(frozen=True, slots=True)
 class RoomSize:
-    """How many are in a room."""
+    """The number of users in a room."""
 
     topic: str
     users: int
@@ -50,7 +52,7 @@ class RoomSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomChange:
-    """What watchers of a room are told. With `users`, that is everybody who is there."""
+    """The notification for watchers of a room. With `users`, it lists all users who are present."""
 
     topic: str
     count: int
@@ -160,7 +162,7 @@ class Rooms:
         self._note(topic, room, name)
 
     def tick(self, now: float) -> None:
-        """Those who have not come back in time have left."""
+        """Removes users who did not return in time."""
         absent = self._absent
         for _ in range(_LEAVES_A_TICK):
             if not absent or absent[0][0] > now:
@@ -189,7 +191,7 @@ class Rooms:
     # Watchers
 
     def watch(self, topic: str) -> None:
-        """Somebody has asked who is there, and is told of changes from now on."""
+        """A watcher has asked who is present, and gets changes from now on."""
         room = self._rooms.get(topic)
         if room is None:
             room = self._rooms[topic] = _Room()
@@ -198,7 +200,7 @@ class Rooms:
             self._tell_all(room)
 
     def unwatch(self, topic: str) -> None:
-        """Nobody watches any more."""
+        """The last watcher has left."""
         room = self._rooms.get(topic)
         if room is None:
             return
@@ -214,7 +216,7 @@ class Rooms:
         room.dirty.clear()
 
     def take_changes(self, now: float) -> list[RoomChange]:
-        """What watchers have to be told."""
+        """The notifications for watchers."""
         changes: list[RoomChange] = []
         later: dict[str, None] = {}
         for topic in self._dirty:
@@ -282,7 +284,7 @@ class Rooms:
         return 0 if room is None else room.connections
 
     def users(self, topic: str) -> list[RoomUser] | None:
-        """Who is there, by name; None if they are too many to list."""
+        """The users who are present, by name; None if they are too many to list."""
         room = self._rooms.get(topic)
         if room is None:
             return []

@@ -2,9 +2,9 @@
 others go in by `hear`, its own come out of `take_signals`, and time is handed in.
 
 Each process owns its own connections, and nobody else changes them. It counts its changes in
-versions. Whoever misses a version asks for it: the owner sends the changes since then if it still
-has them, and otherwise everything, in parts. Everybody hears the answer, so one is enough for all.
-A process that is not heard of for a while is dropped with its people.
+versions. A process that misses a version asks for it: the owner sends the changes since then if it
+still has them, and otherwise everything, in parts. All processes receive the answer, so one answer
+is enough. A process that is silent for a while is dropped with its users.
 
 What grows with the number of connections is done in steps of about a millisecond: `step` does one,
 and says whether there are more.
@@ -145,14 +145,15 @@ class Roster:
         self._out.append(encode_signal(Bye(self.process)))
 
     def rejoin(self) -> None:
-        """The way to the others was lost, and is back."""
+        """The connection to the other processes was lost, and is back."""
         self._hello = True
         self._beat_at = float("-inf")
 
     # What goes out
 
     def tick(self, now: float) -> None:
-        """Sends what is due, and drops who is not heard of. Called several times a second."""
+        """Sends what is due, and drops silent processes. The caller runs this several times a
+        second."""
         self._forgive(now)
         self._flush()
         self._answer(now)
@@ -215,7 +216,7 @@ class Roster:
         self._telling_all = False
 
     def step(self) -> bool:
-        """Does a little of what waits; whether there is more to do."""
+        """Does one step of the waiting work. True if there is more."""
         if self._work:
             work = self._work[0]
             if next(work, _DONE) is _DONE:
@@ -345,7 +346,7 @@ class Roster:
         parts: dict[int, list[PresenceChange]],
         now: float,
     ) -> Iterator[None]:
-        """Makes of a process what it has at a version. Deltas wait meanwhile."""
+        """Replaces the state of a process with a snapshot. Deltas wait meanwhile."""
         there: set[tuple[str, str]] = set()
         for index in sorted(parts):
             if self._others.get(name) is not process:
@@ -367,7 +368,7 @@ class Roster:
         self._catch_up(name, process, now)
 
     def _end(self, name: str, now: float) -> None:
-        """A process has said goodbye. Its people have the grace time to come back elsewhere."""
+        """A process has stopped. Its users have the grace time to reconnect elsewhere."""
         self._ended[name] = None
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
@@ -381,7 +382,7 @@ class Roster:
     def _take_out(
         self, name: str, process: _Process, now: float, *, at_once: bool
     ) -> Iterator[None]:
-        """Takes the connections of a process that is gone out of their rooms."""
+        """Removes the connections of a lost process from their rooms."""
         for count, (key, member) in enumerate(process.members.items()):
             again = self._others.get(name)
             back = None if again is None else again.members.get(key)

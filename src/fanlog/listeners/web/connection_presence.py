@@ -37,7 +37,7 @@ def _info(wanted: Wish) -> bytes:
 
 
 def _nobody(event: PresenceEvent) -> None:
-    """Stops all notifications."""
+    """Drops the event: the connection is gone."""
 
 
 class ConnectionPresence:
