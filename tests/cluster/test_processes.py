@@ -198,3 +198,19 @@ async def test_redis_and_web_clients_may_come_to_any_node(cluster: ClusterProces
         client.subscribe("web", start="earliest") as reader,
     ):
         assert [(await reader.next(PATIENCE_SECONDS)).text for _ in range(3)] == list("abc")
+
+
+async def test_a_second_node_with_the_same_id_waits_and_pushes_nobody_aside(
+    tmp_path: Path, cluster: ClusterProcesses
+) -> None:
+    (tmp_path / "other").mkdir()
+    before = cluster.record()
+    with closing(ClusterProcesses(tmp_path / "other", cluster.etcd, cluster.primary())) as others:
+        (second,) = others.nodes.values()
+        second.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while "Give this one another id" not in second.said():  # noqa: ASYNC110 - a process
+                await asyncio.sleep(0.1)
+        async with fanlog.connect(cluster.url) as client:
+            await client.publish("t", "still here")
+        assert cluster.record() == before

@@ -29,6 +29,7 @@ from fanlog.cluster.records import (
     SeenRecord,
     ShardRecord,
     check_name,
+    decode,
     encode,
     new_incarnation,
     node_of,
@@ -157,7 +158,6 @@ class ClusterNode:
             self.incarnation = self._mark_now.incarnation
         if self._mark is not None:
             self._open_follower()
-        await self._announce()
         self._tasks = [
             asyncio.create_task(self._watch()),
             asyncio.create_task(self._run()),
@@ -166,8 +166,9 @@ class ClusterNode:
     async def stop(self, *, hand_over: bool = True) -> None:
         """Hands over if it is the primary, and stops. The next start keeps its place."""
         self._draining = _DRAINS
-        with contextlib.suppress(FanlogError):
-            await self._announce()
+        if self._announced is not None:
+            with contextlib.suppress(FanlogError):
+                await self._announce()
         if hand_over and self.primary is not None:
             await self._wait_for_handover()
         self._stopping = True
@@ -249,18 +250,23 @@ class ClusterNode:
 
     # What etcd says
 
-    async def _announce(self) -> None:
-        """Says that this node is alive, and what it has seen."""
+    @property
+    def _address(self) -> str:
+        """Where others reach this node."""
         cluster, listener = self._config.cluster, self._config.listener
         scheme = "fanlogs" if self._config.tls.certificate_file else "fanlog"
         advertised = cluster.advertise or f"{listener.host}:{listener.port}"
+        return f"{scheme}://{advertised}"
+
+    async def _announce(self) -> None:
+        """Says that this node is alive, and what it has seen."""
         seen = None if self._mark is None else self._mark.seen
         record = NodeRecord(
             node=self.node_id,
             incarnation=self.incarnation,
-            address=f"{scheme}://{advertised}",
+            address=self._address,
             release=VERSION,
-            zone=cluster.zone,
+            zone=self._config.cluster.zone,
             web=f"{self._config.web.host}:{self._config.web.port}",
             redis=f"{self._config.redis.host}:{self._config.redis.port}",
             unfit=self._unfit,
@@ -379,7 +385,35 @@ class ClusterNode:
             raise UnavailableError("etcd did not take the request. Try again.")
         return replace(preview, asked=True)
 
+    async def _wait_for_own_id(self) -> None:
+        """Another process with this id may be alive, at another address: one of the two was started
+        by mistake. The second one waits, and does not push the first one aside."""
+        said = False
+        while True:
+            try:
+                stored = await self._coordination.read(self._keys.node(self.node_id))
+                other = None if stored is None else decode(stored.value, NodeRecord)
+            except FanlogError as fault:
+                logger.debug("Who has this node's id can't be seen yet: %s", fault)
+            else:
+                if other is None or other.address == self._address:
+                    return
+                if other.incarnation == self.incarnation:
+                    return
+                if not said:
+                    said = True
+                    logger.error(
+                        "Node %s is alive at %s. Give this one another id (--node-id). If that one "
+                        "has ended, this one goes on in a moment.",
+                        self.node_id,
+                        other.address,
+                    )
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def _run(self) -> None:
+        await self._wait_for_own_id()
+        with contextlib.suppress(FanlogError):
+            await self._announce()
         while not self._stopping:
             self._wake.clear()
             wait_seconds = _LOOK_SECONDS
