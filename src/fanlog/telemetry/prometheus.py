@@ -1,7 +1,10 @@
 """A snapshot as Prometheus wants it: in its text format or as OpenMetrics, by prometheus-client.
 
 `docs/observability.md` lists every name. Labels are bounded: a topic, group or queue is a label
-only if the snapshot names it, and the others are one line, `(others)`."""
+only if the snapshot names it, and the others are one line, `(others)`.
+
+It is long because it is a list: each metric has its name and its help.
+"""
 
 from __future__ import annotations
 
