@@ -30,7 +30,7 @@ class Quarantine:
         self._owner = owner
         # Where it is noted that this log has damage.
         self._troubled = troubled
-        # Replaced as a whole, so that whoever reads it needs no lock.
+        # Replaced as a whole, so that readers need no lock.
         self.ranges: list[DamagedRange] = []
 
     def load(self, report: Callable[[str], None]) -> None:

@@ -77,8 +77,8 @@ class LogResources:
         self.background: BackgroundWork = InlineWork()
         self.removals = Removals()
         self.reserve = Reserve()
-        # Logs that have, or had, a failure, damage, or batches that do not decode. With this list
-        # nobody has to ask every log.
+        # Logs that have, or had, a failure, damage, or batches that do not decode. This list saves
+        # asking every log.
         self.troubled: set[Owner] = set()
         # Problems with the data folder that the start found, for users.
         self.problems: list[str] = []

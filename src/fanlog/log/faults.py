@@ -21,7 +21,7 @@ from fanlog.log.files import SyncError
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-# What whoever runs the broker does about it, by the system's number.
+# The operator's remedy, by the system's error number.
 _REMEDIES = {
     errno.EROFS: "The file system is read-only: mount it writable",
     errno.EACCES: "Give the broker's user the right to read and write there (chown, chmod)",
@@ -102,7 +102,7 @@ def folder_error(fault: OSError, path: str) -> StorageError:
 
 def topic_error(fault: OSError, path: str) -> StorageError:
     """The error of a topic whose files can't be made, changed or deleted, while the broker runs.
-    Whoever gets it may be far from the broker's machine."""
+    Its reader may be far from the broker's machine."""
     if is_full(fault):
         return DiskFullError(f"There is no room for {path}: {says(fault)}. {ROOM_ADVICE}")
     if is_temporary(fault):
@@ -125,7 +125,8 @@ def _out_of_resources(fault: OSError, what: str) -> OutOfResourcesError:
 
 
 def sync_error(fault: OSError, path: str) -> LogFailedError:
-    """The error of a sync that failed. What the disk holds then, nobody knows: it is for good."""
+    """The error of a sync that failed. The contents of the disk are then unknown, so the error is
+    permanent."""
     advice = f"{_remedy(fault)}, then restart the broker."
     if fault.errno in _FULL:
         advice = "Free disk space, then restart the broker."

@@ -19,13 +19,13 @@ _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class SyncError(OSError):
-    """An fsync or fdatasync failed. Nobody knows what the disk holds then, and the next one would
-    say that all is well: it is for good. A file that could not be opened was not synced at all,
-    which is an ordinary `OSError`."""
+    """An fsync or fdatasync failed. The contents of the disk are then unknown, and the next sync
+    would report success, so the error is permanent. A file that could not be opened was not synced
+    at all, which is an ordinary `OSError`."""
 
 
 def sync_data(fd: int) -> None:
-    """An fdatasync whose failure is told apart from all others."""
+    """An fdatasync whose failure has an error type of its own."""
     try:
         posix.sync_data(fd)
     except OSError as fault:
@@ -60,7 +60,7 @@ def make_folders(path: str, mode: int = 0o700) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Makes what was written to a file durable, whoever wrote it."""
+    """Makes everything written to a file durable, from any writer."""
     fd = os.open(path, os.O_RDWR)
     try:
         sync_data(fd)

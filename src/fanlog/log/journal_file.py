@@ -60,7 +60,8 @@ class JournalGroup(NamedTuple):
 
 
 class JournalFound(NamedTuple):
-    """What a journal holds. `spare` are batches behind a torn write: nobody was promised them.
+    """The contents of a journal. `spare` are batches behind a torn write, which were never
+    acknowledged.
 
     `complete` is False if it can't be told to whom more was promised: a group is lost.
     """

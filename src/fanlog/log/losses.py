@@ -75,7 +75,7 @@ class LossNotes:
                 fields = small_files.load(f"{path}/{_NOTE}").fields
                 self._known[path] = msgspec.convert(fields, Loss)
             except (OSError, FanlogError, msgspec.ValidationError) as fault:
-                # Whoever put it there: it is not one of ours, or somebody has tidied it up.
+                # It is not a folder of the broker, or an operator has cleaned it up.
                 logger.warning("%s: the note of lost records could not be written: %s", path, fault)
 
     def path_for(self, name: str) -> str:
@@ -91,7 +91,7 @@ class LossNotes:
         sync_folder(os.path.dirname(self._folder))
 
     def current(self) -> list[Loss]:
-        """The losses that nobody has cleared by removing their folder."""
+        """The losses whose folder still exists: removing it clears them."""
         if not self._known:
             return []
         gone = [path for path in self._known if not os.path.exists(path)]

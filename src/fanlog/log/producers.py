@@ -79,8 +79,8 @@ class ProducerRuns:
         for batch in batches:
             producer = batch.producer_id
             if batch.span != batch.record_count:
-                # Compaction was here. Whose records went nobody can tell, and a producer that is
-                # known as it once was would be worse than one that is not known.
+                # Compaction has removed records, and their producers are unknown. An outdated
+                # producer would be worse than a missing one.
                 self._runs.clear()
                 count = 0
             elif (

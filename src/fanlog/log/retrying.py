@@ -23,7 +23,7 @@ _LONGEST_SECONDS = 0.25
 
 
 class Retry:
-    """Tries again without end, or, once told to `hurry`, so many times more."""
+    """Tries again without end, or, after `hurry`, only so many more times."""
 
     def __init__(self, tries_in_a_hurry: int = 20) -> None:
         self._tries_in_a_hurry = tries_in_a_hurry
@@ -65,7 +65,7 @@ def _may_pass(fault: OSError | OutOfResourcesError) -> bool:
 
 
 def retry_briefly(work: Callable[[], T], what: str) -> T:
-    """The result of `work`, tried for a second or so. For readers: they can be told, and come
+    """The result of `work`, tried for a second or so. For readers: they can get an error, and try
     again."""
     retry = Retry(tries_in_a_hurry=4)
     retry.hurry()

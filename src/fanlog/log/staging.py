@@ -126,7 +126,7 @@ class StagedBytes:
             self._fd = -1
 
     def discard(self) -> None:
-        """Nobody wants it any more."""
+        """Drops the bytes and their file: the transaction has ended."""
         in_file = self.in_file
         self.close()
         if in_file:

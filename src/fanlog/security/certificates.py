@@ -179,7 +179,7 @@ class Certificates:
             context, certificate = self._load(options)
         except ConfigError as fault:
             if options == self._options:
-                # Health shows it until the files fit, also if nobody reads the log.
+                # Health shows it until the files fit, because the log may not be read.
                 self._refused = str(fault)
             raise
 

@@ -60,8 +60,8 @@ class Sessions:
         self._of_one_max = max(1, min(_SESSIONS_OF_ONE_MAX, sessions_max // 2))
 
     def open(self, who: Identity, agent: str = "") -> tuple[LoginSession, str]:
-        """A new session, and its secret, which is not kept. An account that has as many as it may
-        loses its oldest."""
+        """A new session, and its secret, which is not kept. An account at its limit loses its
+        oldest session."""
         mine = self._by_owner.get(owner_of(who), {})
         if len(mine) >= self._of_one_max:
             self._drop(next(iter(mine.values())))

@@ -241,7 +241,7 @@ class KeySet:
                 return
             self._asked_at = self._now()
             self._asking = asyncio.create_task(self._refresh())
-        # Whoever waits may be cancelled; the answer is for all.
+        # The waiting caller may be cancelled; the answer is for all callers.
         await asyncio.shield(self._asking)
 
     async def _refresh(self) -> None:

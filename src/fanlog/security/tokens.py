@@ -109,7 +109,7 @@ class Tokens:
             )
 
     async def verify(self, token: str, /) -> Account:
-        """Whose token it is. Raises UnauthenticatedError if it is nobody's."""
+        """The account of a token. Raises UnauthenticatedError if the token is not valid."""
         if len(token) > TOKEN_BYTES_MAX:
             raise UnauthenticatedError(
                 f"The token is longer than {TOKEN_BYTES_MAX} bytes: give it fewer claims."

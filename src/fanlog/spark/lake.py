@@ -145,7 +145,7 @@ class Lake:
         yield from sorted(self.root.glob("topic=*/date=*"))
 
     def _done_on_disk(self) -> int | None:
-        """The last batch that is whole; None where nobody says so."""
+        """The last complete batch; None if that is unknown."""
         path = self._own / "state.json"
         if not path.exists():
             return None
@@ -228,7 +228,7 @@ class Lake:
         for path in (*files, *folders, staged, self._staged):
             sync(path)
         names = [str(path.relative_to(self._staged)) for path in files]
-        # A link can't replace a file, so that one try wins, whoever else is writing.
+        # A link can't replace a file, so exactly one of several writers wins.
         made = self._whole / f"{staged.name}.new"
         replace_file(str(made), msgspec.json.encode(names), durable=True)
         with contextlib.suppress(FileExistsError):

@@ -346,7 +346,7 @@ class _Given:
 
 
 def _hint(name: str, names: Mapping[str, str]) -> str:
-    """What somebody who wrote this name may have meant."""
+    """The option that the user may have meant."""
     known = _KAFKA_NAMES.get(name)
     if known is not None and known.lower() in names:
         return f"Kafka's option of this name is `{known}` here."

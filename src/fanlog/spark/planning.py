@@ -294,7 +294,7 @@ class Planner:
     # Progress
 
     def commit_to_group(self, group: str, offsets: Mapping[LogPartition, int]) -> None:
-        """Moves a group, of which nobody is a member, to these offsets."""
+        """Moves a group without members to these offsets."""
         broker = self.broker
         for place, offset in offsets.items():
             wanted = messages.ResetGroup(

@@ -42,7 +42,7 @@ _FILES_SHARE_URGENT = 0.95
 _LOOP_DELAY_US = 250_000
 _LOOP_DELAY_URGENT_US = 1_000_000
 _CPU_MAX = 0.95
-# A reader this far behind costs nobody else anything, but is worth a look.
+# A reader this far behind costs others nothing, but deserves attention.
 _BEHIND_BYTES = 16 << 20
 _TRANSACTION_SECONDS = 300.0
 # Names shown for one kind.

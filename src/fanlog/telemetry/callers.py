@@ -36,8 +36,8 @@ def maybe_who() -> Identity | None:
 
 
 def connection_id(who: Identity) -> str:
-    """What `fanlog connections` calls the connection of somebody. A web client that streams has an
-    id of its own; of others the address is the id, because a port is one connection's at a time."""
+    """The id of a client's connection in `fanlog connections`. A web client that streams has an id
+    of its own; of others the address is the id, because a port is one connection's at a time."""
     if who.listener == "web" and who.connection and "@" not in who.connection:
         return who.connection
     if not who.address:

@@ -124,7 +124,8 @@ class MetricHistory:
             self._writing = self._threads.submit(self._files.append, rows)
 
     def watch(self, names: Iterable[Name]) -> None:
-        """Somebody looks at these: for a while they are sampled, named by metrics or not."""
+        """Marks names as looked at: they are sampled for a while, even if the metrics do not name
+        them."""
         until = time.monotonic() + _WATCHED_SECONDS
         for name in names:
             if name.owner is not None:

@@ -1,5 +1,5 @@
-"""A snapshot as OTLP wants it, under the names that Prometheus sees: whoever moves from one to the
-other keeps dashboards and alerts."""
+"""A snapshot in OTLP's form, under the names of the Prometheus metrics, so that dashboards and
+alerts work with both."""
 
 from __future__ import annotations
 

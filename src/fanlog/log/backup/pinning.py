@@ -17,7 +17,7 @@ from fanlog.log.files import write_all
 from fanlog.log.segment_names import LOG_SUFFIX
 from fanlog.model import MIB
 
-# Nobody keeps something else under this name: a start removes it.
+# A start removes this folder, so nothing else may use its name.
 PINS = ".pinned"
 _COPY_BYTES = 4 * MIB
 

@@ -151,8 +151,8 @@ def next_epoch(epoch: int, given_away: int, now_seconds: int) -> int:
     """The epoch of a restored folder's catalog: higher than any that the old history, or another
     restore of the same point, can have used.
 
-    As a rule it is the time: it rises from one restore to the next, also where nobody could note
-    the last one. A clock that was set back is not believed.
+    Usually it is the time, which rises from one restore to the next, even without a note of the
+    last one. If the clock was set back, another epoch is used.
     """
     least = max(epoch, given_away)
     found = now_seconds if now_seconds >= least + _TIME_AHEAD else least + _AHEAD

@@ -198,7 +198,7 @@ class _Verify:
             size = os.path.getsize(path)
             self._report.checked(size)
             if wanted is None:
-                continue  # Nobody has committed it: a start removes it.
+                continue  # It is not committed: a start removes it.
             if (size, _crc_of(path, wanted.bytes)) != (wanted.bytes, wanted.crc):
                 sentence = "a committed transaction differs from what was staged"
                 self._report.add(path, 0, Meaning.LOST, sentence)

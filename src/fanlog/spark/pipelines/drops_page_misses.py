@@ -1,5 +1,5 @@
-"""The part of the report on what readers missed: over time, by topic, by reader, and at once. It is
-told from what the broker has written down; where there is nothing, from what it has counted."""
+"""The part of the report on what readers missed: over time, by topic, by reader, and at once. It
+uses the broker's drop records; without them, the broker's counters."""
 
 import datetime as dt
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What an option's value may be, so that a slip is told before Spark has started.
+"""The valid values of options: a mistake is an error before Spark starts.
 
 | kind       | a value of it                                             |
 | ---------- | --------------------------------------------------------- |

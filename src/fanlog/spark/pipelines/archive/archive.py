@@ -42,7 +42,7 @@ def archive(options: dict[str, str]) -> None:
     writer = rows.writeStream.foreachBatch(add).option("checkpointLocation", str(checkpoint))
     if options["every"] == "now":
         writer.trigger(availableNow=True).start().awaitTermination()
-        # Where nothing came, nobody has claimed the lake yet.
+        # If nothing came, no stream has claimed the lake yet.
         lake.claim(query_id(checkpoint))
         merge()
         lake.release()
