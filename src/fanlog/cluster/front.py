@@ -46,6 +46,7 @@ class ClusterFront:
         self._options = msgspec.structs.replace(
             options, wait_seconds=CLIENT.wait_seconds, backoff_max_seconds=_BACKOFF_SECONDS_MAX
         )
+        self._cluster = cluster
         self._edge: FanlogEdge | None = None
         self._opening = asyncio.create_task(self._keep_opening())
 
@@ -56,6 +57,7 @@ class ClusterFront:
                 self._url, self._config, runtime=LoopRuntime(), client_options=self._options
             )
             edge.start()
+            edge.core.cluster = self._cluster
             try:
                 await self._open(edge)
             except (FanlogError, OSError) as fault:

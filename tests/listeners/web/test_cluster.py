@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from fanlog.cluster.records import ClusterKeys
 from fanlog.config import Config, ListenerOptions
+from fanlog.config_web import WebOptions
 from fanlog.errors import InvalidArgumentError, UnavailableError
 from fanlog.identity import Role
 from fanlog.release import VERSION
-from tests.cluster.three_nodes import three_nodes, until
+from tests.cluster.three_nodes import PATIENCE_SECONDS, ThreeNodes, three_nodes, until
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.guarded import guarded
+from tests.servers import free_port
 
 
 async def test_the_node_describes_itself(serving: Serving, tmp_path: Path) -> None:
@@ -106,3 +112,41 @@ async def test_the_primary_knows_how_far_its_followers_are_and_hands_over(tmp_pa
         await until(lambda: cluster.etcd.get(f"{ClusterKeys('test').prefix}requests/move") is None)
         await until(lambda: cluster.nodes[first].status().role == "follower")
         assert cluster.nodes[first].status().epoch > status.epoch
+
+
+class NodesWithWeb(ThreeNodes):
+    """Their web listeners are open, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, front=True)
+        self.web = {node: free_port() for node in "abc"}
+
+    def config(self, node: str) -> Config:
+        return replace(super().config(node), web=WebOptions(port=self.web[node]))
+
+    async def ask(self, http: aiohttp.ClientSession, node: str) -> Any:
+        """What a node says of the cluster; nothing if it does not answer."""
+        try:
+            async with http.get(f"http://127.0.0.1:{self.web[node]}/v1/cluster") as answer:
+                return (await answer.json())["cluster"]
+        except (aiohttp.ClientError, KeyError):
+            return None
+
+
+async def test_a_follower_says_what_it_is_and_takes_a_switch_over(tmp_path: Path) -> None:
+    cluster = NodesWithWeb(tmp_path)
+    try:
+        await cluster.start("a", "b", "c")
+        primary = await cluster.whole()
+        node = next(one for one in "abc" if one != primary)
+        async with aiohttp.ClientSession() as http, asyncio.timeout(PATIENCE_SECONDS):
+            while (found := await cluster.ask(http, node)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert (found["node"], found["role"], found["primary"]) == (node, "follower", primary)
+            url = f"http://127.0.0.1:{cluster.web[node]}/v1/cluster/move"
+            async with http.post(url, json={"node": node}) as answer:
+                assert (answer.status, (await answer.json())["asked"]) == (200, True)
+            await until(lambda: cluster.primary() == node)
+    finally:
+        for one in list(cluster.nodes.values()):
+            await one.stop(hand_over=False)
