@@ -55,7 +55,7 @@ def delete_group(port: int, scale: Scale) -> None:
     with_client(port, lambda client: client.groups.delete(GROUP))
 
 
-def bury(port: int, scale: Scale) -> None:
+def write_dead_letters(port: int, scale: Scale) -> None:
     """Jobs that their queue has given up."""
 
     async def reject(client: Client) -> None:
@@ -64,7 +64,7 @@ def bury(port: int, scale: Scale) -> None:
             await client.send("jobs", b"x")
         await client.flush()
         done = 0
-        async with client.work("jobs", queue="burying") as worker:
+        async with client.work("jobs", queue="failing") as worker:
             async for job in worker:
                 await job.reject("for the benchmark")
                 done += 1
@@ -96,6 +96,6 @@ STEPS = (
         nothing,
         delete_group,
     ),
-    Operation("replay {scale.dead_letters:,} dead letters", bury, replay),
+    Operation("replay {scale.dead_letters:,} dead letters", write_dead_letters, replay),
     Operation("sweep {scale.connections:,} connections", open_connections, wait_for_sweeps),
 )
