@@ -242,7 +242,15 @@ class Replica:
         self, followed: Followed, topics: Sequence[ReplicaTopic]
     ) -> Sequence[ReplicaEnd]:
         """Makes the logs begin as the primary's do. Where they end after that. Nothing else may use
-        the replica meanwhile."""
+        the replica meanwhile. Raises StorageError if the disk refuses that."""
+        try:
+            return await self._reconcile(followed, topics)
+        except OSError as fault:
+            raise write_error(fault, self._folder) from fault
+
+    async def _reconcile(
+        self, followed: Followed, topics: Sequence[ReplicaTopic]
+    ) -> Sequence[ReplicaEnd]:
         if not self._is_open:
             # The last one failed within a cut. It is finished now.
             self.open()
@@ -254,7 +262,8 @@ class Replica:
             self.close()
             ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             self._runtime.in_background(lambda: self._cut(cuts), ended.set_result)
-            fault = await ended
+            await _outlast(ended)
+            fault = ended.result()
             if fault is not None:
                 raise fault
             self._employ()
@@ -380,6 +389,19 @@ class Replica:
         if self._group is None:
             self._group = GroupCommit(self._store.get_journal(), self._runtime.post, self._sync)
         return self._group
+
+
+async def _outlast(ended: asyncio.Future[Exception | None]) -> None:
+    """Waits, also where the task is cancelled: a thread works in the folder, and nobody else may
+    meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    while not ended.done():
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError as fault:
+            cancelled = fault
+    if cancelled is not None:
+        raise cancelled
 
 
 def describe_topics(topics: Sequence[StoredTopic]) -> list[ReplicaTopic]:
