@@ -133,7 +133,9 @@ class MemoryEtcd:
 
     def restore(self, backup: Any, etcd: str | None = None) -> None:
         """Goes back to a backup; with `etcd`, as another cluster. Leases begin anew."""
-        self._state = deepcopy(backup)
+        given, self._state = self._state.leases_given, deepcopy(backup)
+        # The numbers of leases are drawn at random in an etcd: none comes twice.
+        self._state.leases_given = given
         self._state.ends_at = {lease: self.now() + LEASE_SECONDS for lease in backup.ends_at}
         self.etcd = etcd or self.etcd
         self._changed()

@@ -142,6 +142,7 @@ class Simulation:
         end = self.world.now + dice.choice(_WORK_SECONDS)
         self.world.run(lambda: self.world.now >= end or bool(self.violations), _FINISH_SECONDS)
         faults.end()
+        self._end_with_disaster()
         self.over = True
         self._finish()
         self._look_for_faults()
@@ -151,6 +152,9 @@ class Simulation:
         broker = SimulatedBroker(Machine(self.world, self.network, "broker"), self._config())
         self.brokers.append(broker)
         broker.start()
+
+    def _end_with_disaster(self) -> None:
+        """The last and worst fault, while everybody still works."""
 
     def _make_faults(self) -> Faults:
         return Faults(self)

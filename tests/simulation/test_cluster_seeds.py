@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation.seeds import run_seeds
 
-_SEEDS = 150
+_SEEDS = 75
 _SEEDS_A_TEST = 15
 
 

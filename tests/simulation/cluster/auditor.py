@@ -10,7 +10,7 @@ Law: it only looks. What it says is broken is a rule of docs/cluster.md:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -101,9 +101,11 @@ class Auditor:
         if few < min(now.min_in_sync, len(nodes_of(old.in_sync))) and not self.forced:
             self._violated(f"the in-sync set has become too small: {old}, then {now}")
 
-    def restored(self) -> None:
-        """Etcd has gone back: that is no change of the cluster's."""
-        self._record = self._simulation.seen()
+    def restoring(self, restore: Callable[[], None]) -> None:
+        """Etcd goes back: that is no change of the cluster's."""
+        self.forced = True
+        restore()
+        self.forced = False
 
     # A reign
 
@@ -123,7 +125,7 @@ class Auditor:
     def _committed(self, reign: Reign, written: int, synced: int) -> None:
         record = self._record.record if self._record is not None else None
         in_sync: tuple[str, ...] = ()
-        if record is not None and record.epoch == reign.epoch:
+        if record is not None and record.epoch == reign.epoch and not self.frozen:
             in_sync = record.in_sync
             missing = set(in_sync) - reign.needed
             if missing:

@@ -56,6 +56,8 @@ class ClusterSimulation(Simulation):
         self.etcd_faults = EtcdFaults()
         self.auditor = Auditor(self)
         self._dice = self.world.dice("cluster")
+        # Nobody is left who may go on, and an operator would have to choose what is lost.
+        self._lost = False
         self.network.names[NAME] = self._some_server
 
     def _planted(self, plant: Plant) -> AbstractContextManager[object]:
@@ -82,6 +84,7 @@ class ClusterSimulation(Simulation):
         for name in _NODES:
             config = self._node_config(name, grace, timeout)
             machine = Machine(self.world, self.network, name)
+            machine.sync_seconds_max = self._dice.choice((0.005, 0.005, 0.05, 0.2))
             self.nodes.append(SimulatedNode(machine, config, self.etcd, self.etcd_faults))
         self.brokers[:] = self.nodes
         self._watch_etcd()
@@ -154,9 +157,77 @@ class ClusterSimulation(Simulation):
             node.keeps in seen.record.in_sync for node in self.nodes if node is not lost
         )
 
+    # Disasters
+
+    def _end_with_disaster(self) -> None:
+        """Some runs end with one that an operator has to mend."""
+        disaster = self._dice.choice((None, None, self._lose_power, self._restore_etcd))
+        self._let_go_on(self._dice.uniform(0, 2.0))
+        if disaster is not None and not self.violations:
+            disaster()
+
+    def _let_go_on(self, seconds: float) -> None:
+        end = self.world.now + seconds
+        self.world.run(lambda: bool(self.violations) or self.world.now >= end, seconds + 1)
+
+    def _lose_power(self) -> None:
+        """All machines lose their power while clients work. Who was in sync has what was synced."""
+        record = self.record()
+        able = [node for node in self.nodes if node.keeps in record.in_sync]
+        for node in self.nodes:
+            node.cut_power("any", self._dice.getrandbits(32))
+        self._start_all()
+        self._let_go_on(5.0)
+        if not able:
+            self._leave_it()
+            return
+        # One that had just stopped cleanly has kept its place.
+        if not any(node.is_serving for node in self.nodes):
+            self._promote_by_hand(self._dice.choice(able))
+
+    def _restore_etcd(self) -> None:
+        """An etcd that has gone back is not believed, whatever it says."""
+        backup = self.etcd.backup()
+        self._let_go_on(self._dice.uniform(0.5, 6.0))
+        node = self._dice.choice(self.nodes)
+        if self._dice.random() < 0.7:
+            node.kill()
+            self._let_go_on(self._dice.uniform(0.5, 6.0))
+        self._start_all()
+        self._let_go_on(self._dice.uniform(0.0, 4.0))
+        seen = self.seen()
+        assert seen is not None
+        before = seen.record
+        self.world.note("etcd is restored")
+        self.auditor.restoring(lambda: self.etcd.restore(backup))
+        if self.seen() == seen:
+            return
+        self.auditor.frozen = True
+        self._let_go_on(15.0)
+        able = [node for node in self.nodes if node.keeps in before.in_sync]
+        self._start_all()
+        if able:
+            self._promote_by_hand(self._dice.choice(able), epoch=before.epoch)
+        else:
+            self._leave_it()
+        self.auditor.frozen = False
+
+    def _leave_it(self) -> None:
+        """Nobody has everything: the nodes say so, and nothing else can be expected."""
+        self._lost = True
+        if not any(needs_operator(node) for node in self.nodes):
+            raise Violation(f"Nobody asks for an operator. {self._describe()}")
+
+    def _start_all(self) -> None:
+        for node in self.nodes:
+            if not node.up:
+                node.start()
+
     # The end
 
     def _finish(self) -> None:
+        if self._lost:
+            return
         try:
             self._end_work()
             self._wait_until_whole()
@@ -226,9 +297,7 @@ class ClusterSimulation(Simulation):
         for node in self.nodes:
             node.cut_power("drop", 0)
         end = self.world.now + 5.0
-        for node in self.nodes:
-            if not node.up:
-                node.start()
+        self._start_all()
         self.world.run(lambda: self.world.now >= end, 10.0)
         # A swap that was on its way may still name one of the past.
         if any(node.incarnation == self.record().primary for node in self.nodes):
@@ -241,11 +310,12 @@ class ClusterSimulation(Simulation):
         self._wait_until_whole()
         self._check()
 
-    def _promote_by_hand(self, node: SimulatedNode) -> None:
+    def _promote_by_hand(self, node: SimulatedNode, *, epoch: int = 0) -> None:
+        """An operator chooses this node, knowing what may be lost."""
         self.auditor.forced = True
         self.auditor.forget("fsync")
         record = self.record()
-        epoch = record.epoch + 1
+        epoch = max(epoch, record.epoch) + 1
         forced = replace(
             record,
             epoch=epoch,
@@ -254,6 +324,7 @@ class ClusterSimulation(Simulation):
             forced_epoch=epoch,
         )
         self.etcd.put(ClusterKeys("test").shard(), encode(forced))
+        self.auditor.forced = False
 
 
 def needs_operator(node: SimulatedNode) -> bool:
