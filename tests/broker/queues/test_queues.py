@@ -11,6 +11,7 @@ import pytest
 from fanlog import errors
 from fanlog.broker.queues import outcomes
 from fanlog.broker.queues.jobs import Jobs
+from fanlog.cluster.reign import Reign
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import (
@@ -25,7 +26,7 @@ from fanlog.format.messages import (
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
-from tests.broker.stage import Publisher, Stage, no_room, stage
+from tests.broker.stage import HandRuntime, Publisher, Stage, no_room, stage
 
 
 def publish(on: Stage, count: int, *, topic: str = "t", each: int | None = None) -> None:
@@ -520,6 +521,24 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again(
             ann.settle(OutcomeKind.REJECT, ann.jobs())
         assert described(on).lag == 1
         later(on, 6)
+        assert len(letters(on)) == 1
+        assert described(on).lag == 0
+
+
+def test_a_reject_is_answered_when_the_replicas_have_its_dead_letter(data: Path) -> None:
+    # A primary whose reign ends forgets what it wanted to try again.
+    reign = Reign(HandRuntime(), "c", 3, "a.1", ("a.1",))
+    with stage(data, replicas=reign, adopt=reign) as on:
+        publish(on, 1)
+        ann = hire(on)
+        reign.refusal = errors.UnavailableError("Too few replicas are in sync. Try again.")
+        answers = ann.say(OutcomeKind.REJECT, ann.jobs())
+        on.settle()
+        assert answers == []
+        reign.refusal = None
+        later(on, 6)
+        on.settle()
+        assert [type(answer) for answer in answers] == [Settled]
         assert len(letters(on)) == 1
         assert described(on).lag == 0
 

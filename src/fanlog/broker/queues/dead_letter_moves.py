@@ -11,8 +11,8 @@ from fanlog.broker.queues.dead_letters import DeadJobs, DeadLetterWriter
 from fanlog.broker.queues.ledger import QueueLedger
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.queue_partition import QueuePartition
-from fanlog.broker.queues.spans import JobSpan
-from fanlog.errors import FanlogError
+from fanlog.broker.queues.spans import JobSpan, OffsetRange
+from fanlog.errors import FanlogError, UnavailableError
 from fanlog.model import Durability
 
 logger = logging.getLogger("fanlog.broker")
@@ -26,7 +26,8 @@ class DeadLetterMoves:
         self._letters = letters
         self._ledger = ledger
         self._clocks = clocks
-        self._later: list[tuple[int, Queue, QueuePartition, JobSpan]] = []
+        # When to try again, what, and what follows.
+        self._later: list[tuple[int, Queue, QueuePartition, JobSpan, Callable[[], None]]] = []
 
     def move(
         self,
@@ -35,8 +36,9 @@ class DeadLetterMoves:
         dead: list[JobSpan],
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Stores dead jobs as dead letters, and then counts them as done. Calls `done` when they
-        are stored, or when it has to try again later."""
+        """Stores dead jobs as dead letters, and then counts them as done. Calls `done` when that is
+        durable, or when it has to try again later. If only the replicas are missing, it calls
+        `done` after the later try: the next primary knows nothing of one."""
         left = len(dead)
 
         def one_less() -> None:
@@ -51,15 +53,15 @@ class DeadLetterMoves:
     def move_soon(self, queue: Queue, part: QueuePartition, dead: list[JobSpan]) -> None:
         """The same at the next tick."""
         now_us = self._clocks.monotonic_us()
-        self._later += [(now_us, queue, part, span) for span in dead]
+        self._later += [(now_us, queue, part, span, _nothing) for span in dead]
 
     def tick(self) -> None:
         now_us = self._clocks.monotonic_us()
         due = [waiting for waiting in self._later if waiting[0] <= now_us]
         if due:
             self._later = [waiting for waiting in self._later if waiting[0] > now_us]
-        for _, queue, part, span in due:
-            self.move(queue, part, [span])
+        for _, queue, part, span, done in due:
+            self._move(queue, part, span, done)
 
     def _move(
         self, queue: Queue, part: QueuePartition, span: JobSpan, done: Callable[[], None]
@@ -78,17 +80,38 @@ class DeadLetterMoves:
                 return
             if fault is not None:
                 logger.error("dead letters of queue %s are not stored: %s", queue.name, fault)
-                self._later.append((self._clocks.monotonic_us() + _AGAIN_US, queue, part, span))
-                done()
+                waits = isinstance(fault, UnavailableError)
+                again_us = self._clocks.monotonic_us() + _AGAIN_US
+                self._later.append((again_us, queue, part, span, done if waits else _nothing))
+                if not waits:
+                    done()
                 return
-            if part.partition.durability is not Durability.MEMORY:
-                entry = self._ledger.change_entry(
-                    queue.name, queue.stored(part), [(first, next)], ()
-                )
-                self._ledger.write_or_owe([entry])
-            part.jobs.dead_letter_stored(first, next)
-            queue.dead_lettered += next - first
-            queue.stir(part)
+            self._write(queue, part, (first, next), noted)
+
+        def noted() -> None:
+            if queue.has(part):
+                part.jobs.dead_letter_stored(first, next)
+                queue.dead_lettered += next - first
+                queue.stir(part)
             done()
 
         self._letters.store(dead, stored)
+
+    def _write(
+        self, queue: Queue, part: QueuePartition, range: OffsetRange, noted: Callable[[], None]
+    ) -> None:
+        """Writes that jobs are done; `noted` is called when that is durable, or has to be written
+        later."""
+        if part.partition.durability is Durability.MEMORY:
+            noted()
+            return
+        entry = self._ledger.change_entry(queue.name, queue.stored(part), [range], ())
+        try:
+            self._ledger.write([entry], lambda fault: noted())
+        except FanlogError:
+            self._ledger.write_or_owe([entry])
+            noted()
+
+
+def _nothing() -> None:
+    pass
