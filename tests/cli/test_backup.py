@@ -71,7 +71,7 @@ def test_what_can_not_be_backed_up_or_restored_says_why(
     (tmp_path / "full" / "file").write_text("mine")
     assert "not empty" in run("backup", "full", **url).sentence
     assert "is a file" in run("backup", "full/file", **url).sentence
-    assert "--keep is for a folder" in run("backup", "a.tar", "--keep", "2", **url).sentence
+    assert "--keep needs a folder" in run("backup", "a.tar", "--keep", "2", **url).sentence
     assert not list(tmp_path.glob("a.tar*"))
     assert "not a backup" in run("restore", "full", "data").sentence
     assert "no backup" in run("restore", "missing", "data").sentence

@@ -137,7 +137,7 @@ def test_a_state_is_for_what_its_first_run_has_decided(tmp_path: Path) -> None:
         run_with(topics="payments", lake=lake)
     with pytest.raises(ConfigError, match="give another --state for lake="):
         run_with(topics="orders,payments", lake=str(tmp_path / "other"))
-    with pytest.raises(ConfigError, match="holds how far archive is: give another --state"):
+    with pytest.raises(ConfigError, match="holds the progress of archive: give another --state"):
         pipelines.check_same(join, join.settle({}, state), state)
 
 

@@ -238,7 +238,7 @@ def test_a_gap_is_told_with_its_offsets(reason: GapReason) -> None:
     ("arguments", "code", "part"),
     [
         (("publish", "t", "m", "--file", "f"), 2, "exclude each other"),
-        (("publish", "t", "--lines"), 2, "--lines is for --file"),
+        (("publish", "t", "--lines"), 2, "--lines needs --file"),
         (("publish", "t", "--count", "2"), 2, "stdin can't be repeated"),
         (("publish", "t", "m", "--header", "x"), 2, "must be NAME=VALUE"),
         (("publish", "t", "m", "--count", "0"), 2, "--count"),

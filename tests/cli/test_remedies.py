@@ -66,7 +66,7 @@ def somebody_elses(folder: Path) -> str:
         (file_instead, "There is a file where a folder belongs"),
         (folder_instead_of_the_lock, "There is a folder where a file belongs"),
         (name_too_long, "The path is too long"),
-        (somebody_elses, "not empty, and it is not a data folder"),
+        (somebody_elses, "not empty, and it is not a Fanlog data folder"),
     ],
 )
 def test_a_data_folder_that_cannot_be_used(

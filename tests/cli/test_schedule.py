@@ -44,7 +44,7 @@ def test_lines_are_published_later_too(ask: Run, client: Client) -> None:
     assert len(list(client.scheduled("s2"))) == 3
     limited = ask("schedule", "pending", "s2", "--limit", "2")
     assert len(limited.out.splitlines()) == 3
-    assert "There are more" in limited.err
+    assert "Show more with --limit" in limited.err
 
 
 def test_a_schedule_is_added_listed_changed_and_removed(ask: Run, client: Client) -> None:

@@ -208,11 +208,11 @@ async def test_all_of_a_reason_are_replayed_with_progress(dashboard: Dashboard) 
 
 async def test_a_running_task_is_shown_and_cancelled(dashboard: Dashboard) -> None:
     async with dashboard() as board:
-        await kill_many(board.broker, 20_000, lambda i: f"job {i}")
+        await kill_many(board.broker, 60_000, lambda i: f"job {i}")
         async with board.visit("/dead/dead.jobs") as page:
             await is_read(page)
             await page.get_by_role("button", name="Replay all", exact=True).click()
-            await page.get_by_role("dialog").get_by_role("button", name="Replay 20,001").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Replay 60,001").click()
             tasks = page.get_by_role("region", name="Tasks")
             await expect(tasks).to_contain_text("running")
             await page.reload()
@@ -221,7 +221,7 @@ async def test_a_running_task_is_shown_and_cancelled(dashboard: Dashboard) -> No
         async with board.http.get("/v1/tasks") as answer:
             (task,) = (await answer.json())["tasks"]
         done = task["done"]
-        assert 0 < done < 20_001
+        assert 0 < done < 60_001
         assert (await board.broker.describe_topic("jobs")).records == 1 + done
 
 

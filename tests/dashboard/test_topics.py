@@ -188,7 +188,7 @@ async def test_the_list_is_used_by_keyboard_alone(dashboard: Dashboard) -> None:
             await expect(field(dialog(page), "Name")).to_be_focused()
             await page.keyboard.type("c")
             await page.keyboard.press("Enter")
-            await expect(page.get_by_role("heading", name="c", level=1)).to_be_visible()
+            await expect(page.get_by_role("heading", name="c", exact=True, level=1)).to_be_visible()
             assert (await board.broker.describe_topic("c")).name == "c"
 
 

@@ -157,7 +157,7 @@ async def test_a_second_hello_is_refused() -> None:
         assert (await peer.fault()).code == "unknown_command"
 
 
-@pytest.mark.parametrize("kind", [0x00, 0x1F, 0x41, 0x43, 0x7F, 0x90, 0xFF])
+@pytest.mark.parametrize("kind", [0x00, 0x1F, 0x44, 0x45, 0x7F, 0x90, 0xFF])
 async def test_an_unknown_frame_kind_is_refused(kind: int) -> None:
     async with serving() as served:
         peer = await served.greeted()

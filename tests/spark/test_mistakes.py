@@ -24,7 +24,7 @@ def test_an_unknown_option_is_told_when_the_source_is_loaded(reading: Reading) -
 def test_a_topic_that_does_not_exist(reading: Reading) -> None:
     with pytest.raises(PySparkException, match="There is no topic 'nowhere'"):
         reading(topics="nowhere").count()
-    with pytest.raises(PySparkException, match="No topic fits the pattern 'nowhere"):
+    with pytest.raises(PySparkException, match="No topic matches the pattern 'nowhere"):
         reading(pattern="nowhere.*").count()
 
 

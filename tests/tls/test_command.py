@@ -54,7 +54,7 @@ def test_dev_refuses_half_an_authority(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["tls", "dev", "--dir", str(tmp_path)]) == 0
     (tmp_path / "ca.key").unlink()
     assert main(["tls", "dev", "--dir", str(tmp_path)]) != 0
-    assert "ca.key is not" in " ".join(capsys.readouterr().err.split())
+    assert "ca.key does not" in " ".join(capsys.readouterr().err.split())
     assert main(["tls", "dev", "--dir", str(tmp_path), "--client", "../x"]) != 0
 
 

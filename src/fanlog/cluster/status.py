@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from fanlog.cluster.records import NodeRecord, ShardRecord, node_of, nodes_of
-from fanlog.cluster.reign import Reign
 from fanlog.cluster.requests import OperatorRequest
 from fanlog.cluster.snapshot import ClusterSnapshot
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.cluster_view import ClusterMember, ClusterStatus, MovePreview
+
+if TYPE_CHECKING:
+    from fanlog.cluster.reign import Reign
 
 
 def describe_cluster(

@@ -153,6 +153,7 @@ CASES: dict[str, Case] = {
     "GET /v1/config": Case(ADMIN),
     "PATCH /v1/config": Case(ADMIN, {"values": {"audit.level": "all"}}),
     "POST /v1/config/reload": Case(ADMIN),
+    "POST /v1/cluster/move": Case(ADMIN, body={"node": "b"}),
     "GET /v1/audit": Case(ADMIN),
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
     "GET /v1/overview": Case((Verb.DESCRIBE, "")),

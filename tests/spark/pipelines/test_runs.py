@@ -32,13 +32,13 @@ def test_our_sentence_explains_a_failure_wherever_it_stands(tmp_path: Path) -> N
 
 def test_otherwise_sparks_sentence_does(tmp_path: Path) -> None:
     said = f"{PAGE}{SPARKS}{PAGE}"
-    wanted = "Spark says: `x` is unknown. All that the pipeline said is in LOG."
+    wanted = "Spark says: `x` is unknown. The pipeline's full output is in LOG."
     assert why(tmp_path, said) == wanted
 
 
 def test_otherwise_the_end_of_the_log_is_shown(tmp_path: Path) -> None:
     told = why(tmp_path, f"{PAGE}Killed\n").splitlines()
-    assert told[-2:] == ["Killed", "All that the pipeline said is in LOG."]
+    assert told[-2:] == ["Killed", "The pipeline's full output is in LOG."]
     assert len(told) < 20
 
 
