@@ -49,8 +49,8 @@ class NatsEdge(EdgeNode):
         self.edge_core.problem = "" if up else f"The upstream {self.address} is away."
         self.tell(up)
 
-    async def stop(self) -> None:
-        await super().stop()
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        await super().stop(drain_seconds)
         await self.upstream.close()
 
 
