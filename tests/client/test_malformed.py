@@ -147,7 +147,7 @@ async def test_what_is_kept_for_other_subscriptions_counts_as_it_is_unpacked() -
         async with served.client() as client, client.subscribe("t", start="earliest") as reader:
             for _ in range(12):
                 await reader.next(PATIENCE_SECONDS)
-            kept = client._shared.values()
+            kept = client._decoded._batches.values()
             assert sum(len(found.batch.values[0] or b"") for found in kept) <= 4 << 20
 
 

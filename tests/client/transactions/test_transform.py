@@ -290,7 +290,8 @@ def hearing_late(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def consume_late(*given: Any, **options: Any) -> Any:
         member = consume(*given, **options)
         lost: list[Any] = []
-        revoked, joined = member.revoked, member.joined
+        core = member._member_core
+        revoked, joined = core.revoked, core.joined
 
         def come(coming: Any) -> None:
             for revoke in lost:
@@ -298,8 +299,8 @@ def hearing_late(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             lost.clear()
             joined(coming)
 
-        member.revoked = lambda revoke: lost.append(revoke) if revoke.lost else revoked(revoke)
-        member.joined = come
+        core.revoked = lambda revoke: lost.append(revoke) if revoke.lost else revoked(revoke)
+        core.joined = come
         return member
 
     monkeypatch.setattr(client, "consume", consume_late)
