@@ -13,6 +13,8 @@ from tests.simulation.workload import Workload
 from tests.simulation.workloads.publishing import Publishing
 
 _SEEDS = 60
+# What the auditor may say first of a history that has parted.
+_PARTED = "differ|were committed|than was committed|another batch|was acknowledged|taken back"
 
 
 @pytest.mark.parametrize(
@@ -20,12 +22,12 @@ _SEEDS = 60
     [
         (mistakes.wait_for_nobody_who_joins, Publishing, "commits without"),
         (mistakes.forget_at_once_who_leaves, Publishing, "commits without"),
-        (mistakes.answer_before_the_commit, Publishing, "was acknowledged|taken back|differ"),
-        (mistakes.keep_the_place_after_a_power_cut, Publishing, "was promoted|were committed"),
+        (mistakes.answer_before_the_commit, Publishing, _PARTED),
+        (mistakes.keep_the_place_after_a_power_cut, Publishing, f"was promoted|{_PARTED}"),
         (mistakes.promote_anybody, Publishing, "was not in sync"),
-        (mistakes.acknowledge_before_the_sync, Publishing, "were committed|was acknowledged"),
-        (mistakes.serve_before_the_opening, Publishing, "differ|were committed|taken back"),
-        (mistakes.cut_nothing, Publishing, "another batch|differ"),
+        (mistakes.acknowledge_before_the_sync, Publishing, _PARTED),
+        (mistakes.serve_before_the_opening, Publishing, _PARTED),
+        (mistakes.cut_nothing, Publishing, _PARTED),
     ],
 )
 def test_a_mistake_planted_in_a_cluster_is_found(
