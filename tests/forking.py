@@ -193,6 +193,7 @@ def _main() -> None:
 
     # What the command line makes of its options is kept.
     with contextlib.redirect_stdout(None), contextlib.redirect_stderr(io.StringIO()):
+        main(["--help"])
         main(["serve", "--port", "none"])
     terminal.out.cache_clear()
     terminal.err.cache_clear()

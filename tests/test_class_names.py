@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    return [
+        (str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(SOURCE.rglob("*.py"))
+    ]
 
 
+@cache
 def classes_by_name() -> dict[str, list[str]]:
     """Where each class name of the source is defined, private and nested ones as well."""
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -26,6 +30,7 @@ def classes_by_name() -> dict[str, list[str]]:
     return found
 
 
+@cache
 def aliases_by_name() -> dict[str, list[str]]:
     """Where each top-level type alias is defined. Type variables are none. Nor are options of
     commands, which are `Annotated` for typer: two commands may have an option of the same name."""
@@ -55,10 +60,8 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 def test_no_type_alias_shares_its_name_with_a_class_or_another_alias() -> None:
-    found = aliases_by_name()
-    for name, where in classes_by_name().items():
-        if name in found:
-            found[name] += where
+    classes = classes_by_name()
+    found = {name: where + classes.get(name, []) for name, where in aliases_by_name().items()}
     lines = shared_names(found)
     assert not lines, "Import one of each where it is used, or rename:\n" + "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from itertools import pairwise
@@ -111,3 +112,24 @@ async def test_settings_are_taken_by_all_who_reload_or_by_none() -> None:
         node.apply(Config(data="two"))
     assert taken == ["one"]
     await node.stop()
+
+
+async def test_nothing_is_compacted_in_a_folder_that_was_released(tmp_path: Path) -> None:
+    """A run that waits for the names of producers, or whose file is ready, ends with the node."""
+    for turns in range(12):
+        folder = tmp_path / str(turns)
+        async with fanlog.Broker(folder) as broker:
+            settings = {"cleanup": "compact", "segment_bytes": 64 * KIB}
+            await broker.create_topic("t", partitions=1, **settings)
+            for number in range(40):
+                await broker.publish("t", os.urandom(4 * KIB), key=str(number % 3))
+            core = broker._node.core  # type: ignore[attr-defined]
+            asking = asyncio.create_task(core.compactions.compact(core.catalog.get("t")))
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+        asking.cancel()
+        left = sorted(path.name for path in folder.rglob("*"))
+        assert "clean" in left
+        await asyncio.sleep(0.01)
+        assert sorted(path.name for path in folder.rglob("*")) == left
+        assert not [name for name in left if name.endswith(".tmp")]

@@ -4,7 +4,6 @@ class with more state than most, say why."""
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from pathlib import Path
 
@@ -15,17 +14,10 @@ from tests.test_class_names import modules
 SOURCE = Path(__file__).parents[1] / "src"
 LINES_MAX = 400
 FIELDS_MAX = 20
-# Their size is not settled while clusters are being built: none of these has to say why yet.
-UNSETTLED = ("fanlog/cluster/", "fanlog/cli/serve.py", "fanlog/broker/messages/turns.py")
 WHY_LONG = re.compile(r"\bis long because\b")
 WHY_FIELDS = re.compile(r"\bfields,? because\b")
 # What a record holds is a list by itself: settings, frames, answers, rows.
 RECORDS = re.compile(r"\b(Struct|NamedTuple|TypedDict|Protocol|dataclass)\b")
-
-
-@functools.cache
-def settled() -> list[tuple[str, ast.Module]]:
-    return [(path, tree) for path, tree in modules() if not path.startswith(UNSETTLED)]
 
 
 def text_of(node: ast.Module | ast.ClassDef) -> str:
@@ -63,7 +55,7 @@ def fields_of(node: ast.ClassDef) -> set[str]:
 def test_a_long_module_says_why() -> None:
     silent = [
         f"{path}: {lines_of(path)} lines"
-        for path, tree in settled()
+        for path, tree in modules()
         if lines_of(path) > LINES_MAX and not WHY_LONG.search(text_of(tree))
     ]
     assert not silent, (
@@ -75,7 +67,7 @@ def test_a_long_module_says_why() -> None:
 def test_a_class_with_many_fields_says_why() -> None:
     silent = [
         f"{path}:{node.lineno}: {node.name} has {len(fields_of(node))} fields"
-        for path, tree in settled()
+        for path, tree in modules()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         if not is_record(node) and len(fields_of(node)) > FIELDS_MAX
@@ -90,7 +82,7 @@ def test_a_class_with_many_fields_says_why() -> None:
 def test_a_reason_goes_when_a_module_is_not_long_any_more() -> None:
     outdated = [
         path
-        for path, tree in settled()
+        for path, tree in modules()
         if WHY_LONG.search(text_of(tree)) and lines_of(path) <= LINES_MAX * 3 // 4
     ]
     assert not outdated, f"These are short: {', '.join(outdated)}"

@@ -43,8 +43,8 @@ def main() -> None:
         urls = [f"http://{options.host}:{port}" for port in ports]
         page = write_page(folder, urls)
         if options.edges == 1 and not options.upstream:
-            place = ["--data", str(options.data)] if options.data else ["--memory"]
-            commands = [serve(*place, "--http-port", str(ports[0]), "--host", options.host)]
+            storage = ["--data", str(options.data)] if options.data else ["--memory"]
+            commands = [serve(*storage, "--http-port", str(ports[0]), "--host", options.host)]
         else:
             upstream = options.upstream or start_bus(stack, options, folder)
             commands = [

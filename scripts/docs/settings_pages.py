@@ -15,7 +15,7 @@ _NUMBERS = {"whole": "a whole number"}
 _SETTINGS_HEAD = """\
 Every setting of Fanlog, made from the source.
 
-A broker reads its settings from four places. A later one wins:
+A broker reads its settings from four sources. A later one wins:
 
 1. the defaults on this page
 2. the file `fanlog.toml`, or the file that `--config` names

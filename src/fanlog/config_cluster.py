@@ -10,14 +10,12 @@ from msgspec import Meta
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a cluster. Without a name the broker is one of its own."""
+    """A node of a cluster. Without a cluster's name the broker runs alone."""
 
     name: Annotated[
         str, Meta(description="The cluster that this node belongs to. Empty: none.")
     ] = ""
-    node_id: Annotated[
-        str, Meta(description="The id of this node, which no other node of the cluster has.")
-    ] = ""
+    node_id: Annotated[str, Meta(description="Id of this node, unique in its cluster.")] = ""
     etcd: Annotated[
         str,
         Meta(
@@ -32,9 +30,17 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             "listener.host and listener.port."
         ),
     ] = ""
+    advertise_web: Annotated[
+        str,
+        Meta(
+            description="Address of this node's web port for browsers, such as "
+            "https://node-a.example.com: followers send them there while this node is the primary. "
+            "Empty: made of web.host, web.port and advertise."
+        ),
+    ] = ""
     replicas: Annotated[
         int,
-        Meta(ge=1, le=9, description="Nodes that keep a copy. It counts when a cluster begins."),
+        Meta(ge=1, le=9, description="Nodes that keep a copy. Only a new cluster reads it."),
     ] = 3
     min_in_sync: Annotated[
         int,
@@ -42,7 +48,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
             le=9,
             description="Nodes that must have a message before it is acknowledged, the primary "
-            "included. It counts when a cluster begins.",
+            "included. Only a new cluster reads it.",
         ),
     ] = 2
     zone: Annotated[
@@ -53,30 +59,29 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=2,
             le=120,
-            description="So soon after a node is gone the others notice. A shorter time makes "
-            "failover faster, and pauses of a node more often a failover.",
+            description="How soon the others notice that a node is gone. A shorter time makes "
+            "failover faster, but a node that only pauses is more often replaced.",
         ),
     ] = 4
     grace_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="So long a primary must be missing in etcd before another node takes over.",
+            description="How long a primary must be missing in etcd before another takes over.",
         ),
     ] = 1.0
     follower_timeout_seconds: Annotated[
         float,
         Meta(
             ge=0.1,
-            description="So long a follower may hold up a write before it is left out of the "
-            "in-sync set.",
+            description="How long a follower may hold up a write before it leaves the in-sync set.",
         ),
     ] = 3.0
     handover_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="So long a primary that stops waits for a follower to take over.",
+            description="How long a stopping primary waits for a follower to take over.",
         ),
     ] = 10.0
     key_file: Annotated[

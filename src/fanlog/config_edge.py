@@ -15,7 +15,8 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="The bus: fanlog://host:port, redis://host:port or nats://host:port; with "
-            "TLS fanlogs://, rediss:// or tls://."
+            "TLS fanlogs://, rediss:// or tls://. Name several nodes of a cluster as "
+            "fanlog://a:7420,b:7420,c:7420."
         ),
     ] = ""
     tls_ca_file: Annotated[

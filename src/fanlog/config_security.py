@@ -78,7 +78,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is let in."""
+    """Logins, tokens and sessions."""
 
     auth: Annotated[
         bool,

@@ -40,7 +40,7 @@ class BlockingBroker(BlockingClient):
         except BaseException:
             loop.stop()
             raise
-        super().__init__(loop, broker)
+        super().__init__(loop, broker, broker.stop)
         self._broker = broker
         atexit.register(self.close)
 
@@ -54,13 +54,6 @@ class BlockingBroker(BlockingClient):
         ran into. Closing again does nothing."""
         atexit.unregister(self.close)
         super().close()
-
-    async def _close(self) -> None:
-        try:
-            await self._outgoing.hand_over()
-        finally:
-            await self._broker.stop()
-        self._outgoing.raise_error()
 
     def listen(self) -> NativeListener:
         """Opens the native listener as well, so that other processes can connect."""

@@ -687,8 +687,8 @@ class FolderInUseError(StorageError):
 
 
 class FolderUnusableError(StorageError):
-    """The broker can't use the data folder: it does not exist, is not readable, or comes from a
-    newer Fanlog.
+    """The broker can't use the data folder: it does not exist, is not readable, comes from a newer
+    Fanlog, or belongs to a node of a cluster.
 
     What to do: Read the message. It names the folder and its fault.
     """

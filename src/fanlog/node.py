@@ -33,6 +33,7 @@ from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
 from fanlog.listeners.tls import TlsSocket
 from fanlog.log import posix
+from fanlog.log.cluster_mark import check_alone
 from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.group_commit import GroupCommit
 from fanlog.log.store import LogStore
@@ -142,7 +143,8 @@ class LoopRuntime:
 
 
 class Node:
-    """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
+    """A broker with its store. `start`, then `stop`; `listen` opens the network in between. It has
+    many fields, because it owns one of each part that it starts and stops."""
 
     def __init__(
         self,
@@ -158,6 +160,7 @@ class Node:
         """`epoch` is that of a reign in a cluster; otherwise each start has a new one. `replicas`
         say what is committed there."""
         self._replicas = replicas
+        self._in_cluster = epoch is not None
         self._authority = authority
         self._gate = gate
         self.security: SecurityGate | None = None
@@ -174,9 +177,7 @@ class Node:
         if config.security.auth and gate is OPEN_GATE and authority is ALLOW_ALL:
             self.security = self._make_security()
             self._gate = self._authority = self.security
-        self._store = LogStore(
-            None if folder is None else Path(folder), config.log, self._runtime.now_us, epoch
-        )
+        self._store = LogStore(None if folder is None else Path(folder), config.log, epoch)
         # The certificates of listeners with TLS.
         self.certificates = (
             Certificates(config.tls, TlsSocket) if config.tls.certificate_file else None
@@ -220,6 +221,8 @@ class Node:
 
     def start(self) -> None:
         """Recovers the data folder. Blocks meanwhile."""
+        if self._store.folder is not None and not self._in_cluster:
+            check_alone(self._store.folder)
         self.core = self._make_core(self._topic_defaults())
         self.core.metrics.listeners = self.listeners
         self._admission.counts = self.core.metering.connections
@@ -317,8 +320,8 @@ class Node:
         self.core.tick()
 
     def recheck(self) -> None:
-        """Keys, users or rules have changed, or accounts have expired: nothing that was allowed
-        before counts any more, and open connections are looked at again."""
+        """Keys, users or rules have changed, or accounts have expired: earlier permissions do not
+        count any more, and open connections are checked again."""
         self.core.permissions_changed()
         for listener in self.listeners:
             listener.recheck()

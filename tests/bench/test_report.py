@@ -14,6 +14,9 @@ from fanlog.bench.figures import count
 from fanlog.bench.results import (
     ClientsReport,
     ClientsRow,
+    CoresFanoutRow,
+    CoresPublishRow,
+    CoresReport,
     DurableReport,
     DurableRow,
     EdgesReport,
@@ -178,6 +181,38 @@ REPORTS: list[Report] = [
                 runs=[cost],
             )
             for edges, cost in ((0, 8000.0), (4, 600.0))
+        ],
+        left_out=[],
+        environment=ENVIRONMENT,
+    ),
+    CoresReport(
+        rows=[
+            CoresFanoutRow(
+                workers=workers,
+                batch=64,
+                subscribers=1000,
+                payload=128,
+                published_per_s=rate / 1000,
+                delivered_per_s=rate,
+                core_s=0.02,
+                workers_s=[0.03] * workers,
+                runs=[rate],
+            )
+            for workers, rate in ((0, 40e6), (2, 60e6))
+        ],
+        publishing=[
+            CoresPublishRow(
+                system=system,
+                workers=workers,
+                connections=50,
+                pipeline=16,
+                payload=128,
+                published_per_s=1e5,
+                core_s=8.0,
+                workers_s=[9.0] * workers,
+                runs=[1e5],
+            )
+            for system, workers in (("fanlog, redis port", 2), ("redis", 0))
         ],
         left_out=[],
         environment=ENVIRONMENT,

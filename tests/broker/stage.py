@@ -253,7 +253,7 @@ class Stage:
     ) -> None:
         self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
-        self.store = LogStore(folder, log_options, self.runtime.now_us)
+        self.store = LogStore(folder, log_options)
         self.core = BrokerCore(
             self.store,
             self.runtime,
@@ -327,11 +327,14 @@ class Stage:
         )
 
     def grow(self, name: str, partitions: int) -> BrokerTopic:
-        """Gives a topic more partitions, and what they wait for becomes durable."""
+        """Gives a topic more partitions, and what they wait for becomes durable. Nothing that
+        follows from it has run on return."""
         got: list[BrokerTopic | FanlogError] = []
         self.core.grow_topic(name, partitions, got.append)
         while not got:
-            if not self.sync_ledgers():
+            if self.runtime.due:
+                self.runtime.due.popleft()()
+            elif not self.sync_ledgers():
                 self.sync_group.sync()
         (topic,) = got
         if isinstance(topic, FanlogError):
@@ -383,6 +386,11 @@ class Stage:
 
     def fail_sync(self) -> None:
         self.sync_group.sync(LogFailedError("the disk is broken"))
+
+
+def succeeded(fault: FanlogError | None) -> None:
+    """Whoever waits, and expects no error."""
+    assert fault is None
 
 
 def no_room(*_: object) -> int:

@@ -18,6 +18,7 @@ from hypothesis import Phase, settings
 from fanlog.config import BrokerOptions
 from fanlog.format.messages import PartitionOffset
 from fanlog.model import TopicSettings
+from tests.broker.deletions import delete_records
 from tests.broker.model.group_machine import GroupRules
 from tests.broker.model.log_machine import LogRules
 from tests.broker.model.queue_machine import QueueRules
@@ -76,7 +77,7 @@ def test_deleted_records_are_not_damaged_after_a_power_failure(more: list[bytes]
         world.sync()
         world.on.run()
         world.restart()
-        assert world.on.core.delete_records("t", {0: 2}) == [PartitionOffset(0, 2)]
+        assert delete_records(world.on.core, "t", {0: 2}) == [PartitionOffset(0, 2)]
         world.on.run()
         if more:
             world.on.publish("t", more, Publisher(2))
@@ -98,7 +99,7 @@ def test_jobs_behind_deleted_ones_get_their_dead_letters(data: Path) -> None:
         on.run()
         ann = hire(on, max_deliveries=1, visibility_seconds=10)
         assert len(ann.jobs()) == 4
-        on.core.delete_records("t", {0: 2})
+        delete_records(on.core, "t", {0: 2})
         later(on, 10)
         assert [(letter.death.offset, letter.value) for letter in letters(on)] == [
             (2, b"2"),

@@ -28,6 +28,7 @@ from fanlog.security.audit import (
 )
 from fanlog.security.audit_check import AuditCheckResult, ChainCheck
 from fanlog.security.rules import forbidden
+from tests.broker.deletions import delete_records
 from tests.broker.stage import BEGIN_US, Stage, no_room, stage
 
 WHO = Identity("ana", "127.0.0.1:5000", "native", "127.0.0.1:5000")
@@ -397,7 +398,7 @@ def test_nobody_can_publish_to_the_audit_log_or_change_it(data: Path) -> None:
         with pytest.raises(InvalidNameError):
             on.core.delete_topic(AUDIT_TOPIC)
         with pytest.raises(InvalidNameError):
-            on.core.delete_records(AUDIT_TOPIC, {0: 1})
+            delete_records(on.core, AUDIT_TOPIC, {0: 1})
         publisher = on.publish(AUDIT_TOPIC, [b"forged"])
         on.run()
         assert publisher.refusals

@@ -20,6 +20,7 @@ from fanlog.format.batch import Batch, encode_batch
 from fanlog.format.messages import PartitionOffset
 from fanlog.format.sparse import placeholder, thinned
 from fanlog.model import KIB, GapReason, Start
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Publisher, Stage, no_room, stage
 
 COMPACT = {"cleanup": "compact", "compact_after_bytes": 1}
@@ -272,7 +273,7 @@ async def test_records_are_deleted_exactly_up_to_an_offset(tmp_path: Path, in_me
         for i in range(10):
             on.publish("t", [b"%d" % i] * 3)
             on.run()
-        assert on.core.delete_records("t", {0: 13}) == [PartitionOffset(0, 13)]
+        assert delete_records(on.core, "t", {0: 13}) == [PartitionOffset(0, 13)]
         info = on.core.describe("t")
         assert (info.partitions[0].start_offset, info.records) == (13, 17)
         with pytest.raises(OffsetOutOfRangeError, match="begins at 13"):
@@ -285,8 +286,8 @@ async def test_records_are_deleted_exactly_up_to_an_offset(tmp_path: Path, in_me
         on.run()
         (gap,) = late.gaps
         assert (gap.first, gap.next, gap.reason) == (5, 13, GapReason.RETENTION)
-        assert on.core.delete_records("t", {0: 4}) == [PartitionOffset(0, 13)]
-        assert on.core.delete_records("t", {0: 30}) == [PartitionOffset(0, 30)]
+        assert delete_records(on.core, "t", {0: 4}) == [PartitionOffset(0, 13)]
+        assert delete_records(on.core, "t", {0: 30}) == [PartitionOffset(0, 30)]
         assert on.core.describe("t").bytes == (0 if not in_memory else on.core.turns.tail_bytes)
         on.publish("t", [b"new"])
         on.run()
@@ -298,11 +299,11 @@ def test_a_wrong_deletion_deletes_nothing(tmp_path: Path) -> None:
         on.publish("t", [b"x"] * 5)
         on.run()
         with pytest.raises(OffsetOutOfRangeError, match="Nothing was deleted"):
-            on.core.delete_records("t", {0: 2, 1: 1})
+            delete_records(on.core, "t", {0: 2, 1: 1})
         with pytest.raises(OffsetOutOfRangeError):
-            on.core.delete_records("t", {0: -1})
+            delete_records(on.core, "t", {0: -1})
         with pytest.raises(PartitionNotFoundError):
-            on.core.delete_records("t", {0: 2, 2: 0})
+            delete_records(on.core, "t", {0: 2, 2: 0})
         assert on.core.describe("t").partitions[0].start_offset == 0
 
 
@@ -311,7 +312,7 @@ def test_what_is_not_visible_yet_cant_be_deleted(tmp_path: Path) -> None:
         on.publish("t", [b"x"] * 5)
         on.run()
         with pytest.raises(OffsetOutOfRangeError, match="ends at offset 0"):
-            on.core.delete_records("t", {0: 3})
+            delete_records(on.core, "t", {0: 3})
         on.sync_group.sync()
         on.run()
-        assert on.core.delete_records("t", {0: 3}) == [PartitionOffset(0, 3)]
+        assert delete_records(on.core, "t", {0: 3}) == [PartitionOffset(0, 3)]

@@ -14,6 +14,7 @@ from fanlog.errors import FanlogError, FencedError, OffsetOutOfRangeError
 from fanlog.format.messages import Claim, GroupOffsets, JoinGroup, Position
 from fanlog.model import Gap, GapReason
 from tests.broker.cuts import cut_log
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Peer, Stage, stage
 from tests.broker.transactions.staging import Staging
 
@@ -53,7 +54,7 @@ class Member(Peer):
 
     def commit(self, offset: int, epoch: int = 0) -> None:
         position = Position("t", 0, offset, epoch or self.on.core.epoch)
-        self.on.core.groups.commit(self.subscription, (position,))
+        self.on.core.groups.commit_offsets(self.subscription, (position,))
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_what_was_deleted_is_not_gone_back_to(committed: Path) -> None:
     cut_log(committed, "t", 400)
     with stage(committed) as on:
         publish(on, 1500)
-        on.core.delete_records("t", {0: 600})
+        delete_records(on.core, "t", {0: 600})
         peer = await on.subscribe("t", durable="name")
         on.run()
         assert peer.offsets == list(range(600, 1900))

@@ -211,7 +211,7 @@ def test_damage_before_a_whole_snapshot_has_lost_nothing(
         on.keep_journal()
         on.publish("t", [b"x"])
         for i in range(25_000):
-            on.core.durable.commit([(f"name-{i % 50}", (Position("t", 0, i, 1),))])
+            on.core.durable.commit_positions([(f"name-{i % 50}", (Position("t", 0, i, 1),))])
             if not i % 100:
                 settle(on)
         settle(on)

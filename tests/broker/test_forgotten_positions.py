@@ -14,8 +14,8 @@ NAMES = 20
 def commit(on: Stage, offset: int) -> None:
     for number in range(NAMES):
         places = tuple(Position("t", index, offset) for index in range(3))
-        on.core.durable.commit([(f"n{number}", places)])
-    on.core.durable.commit([("other", (Position("u", 0, 7),))])
+        on.core.durable.commit_positions([(f"n{number}", places)])
+    on.core.durable.commit_positions([("other", (Position("u", 0, 7),))])
     on.run()
 
 
@@ -38,7 +38,7 @@ def test_positions_of_a_deleted_topic_go_in_slices_and_never_apply_to_the_next(d
             on.core.create_topic("t", {})
             assert offsets(on) == set()
             assert on.core.durable.names_in("t") == set()
-            on.core.durable.commit([("n19", (Position("t", 2, 3),))])
+            on.core.durable.commit_positions([("n19", (Position("t", 2, 3),))])
             on.run()
             assert offsets(on) == {3}
             assert on.core.durable.names_in("t") == {"n19"}

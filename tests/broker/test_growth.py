@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from fanlog.broker.lifecycle import growth
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -28,9 +31,10 @@ from fanlog.format.messages import (
     Subscribe,
 )
 from fanlog.log import store
-from fanlog.model import PARTITIONS_MAX, Start
+from fanlog.model import GROUP_PREFIX, PARTITIONS_MAX, Start
+from tests.broker.deletions import delete_records
 from tests.broker.queues.workers import hire
-from tests.broker.stage import Peer, Publisher, Stage, no_room, stage
+from tests.broker.stage import Peer, Publisher, Stage, no_room, stage, succeeded
 
 
 class Hearer:
@@ -241,18 +245,20 @@ def test_places_are_durable_before_the_new_count_is(data: Path) -> None:
     with stage(data) as on:
         on.core.create_topic("t", {"partitions": 1})
         hire(on, reset="latest")
-        on.core.durable.commit([("me", (Position("t", 0, 0, on.core.epoch),))])
+        on.core.durable.commit_positions([("me", (Position("t", 0, 0, on.core.epoch),))])
         on.run()
         got: list[object] = []
         on.core.grow_topic("t", 2, got.append)
         assert got == []
         assert len(on.core.describe("t").partitions) == 1
         # Somebody comes while the first places are written.
-        on.core.durable.commit([("later", (Position("t", 0, 0, on.core.epoch),))])
+        on.core.durable.commit_positions([("later", (Position("t", 0, 0, on.core.epoch),))])
         on.sync_group.sync()
+        on.runtime.run()
         assert got == []
         assert on.core.durable.is_pending("later", "t", 1)
         on.sync_group.sync()
+        on.runtime.run()
         assert on.core.durable.position("later", "t", 1) is not None
         assert got == [on.core.catalog.get("t")]
         assert len(on.core.describe("t").partitions) == 2
@@ -262,13 +268,14 @@ def test_places_are_durable_before_the_new_count_is(data: Path) -> None:
 def test_what_comes_between_ends_a_growth(data: Path, end: str) -> None:
     with stage(data) as on:
         on.core.create_topic("t", {"partitions": 1})
-        on.core.durable.commit([("me", (Position("t", 0, 0, on.core.epoch),))])
+        on.core.durable.commit_positions([("me", (Position("t", 0, 0, on.core.epoch),))])
         on.run()
         got: list[object] = []
         on.core.grow_topic("t", 2, got.append)
         if end == "topic":
             on.core.delete_topic("t")
             on.sync_group.sync()
+            on.runtime.run()
         else:
             on.fail_sync()
             assert len(on.core.describe("t").partitions) == 1
@@ -296,6 +303,183 @@ async def test_growing_keeps_to_the_limit_of_positions() -> None:
         assert len(on.core.describe("t").partitions) == 1
         on.grow("t", 2)
         assert on.core.durable.count == 4
+
+
+# Very many positions
+
+NAMES = 12
+A_WRITE = 8
+
+
+@pytest.fixture
+def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "_STARTS_A_WRITE", A_WRITE)
+
+
+def followed(on: Stage, *, queue: bool = False) -> list[str]:
+    """A topic of one partition in which many groups have a position."""
+    on.core.create_topic("t", {"partitions": 1})
+    names = [f"{GROUP_PREFIX}g{number:02}" for number in range(NAMES)]
+    start = (Position("t", 0, 0, on.core.epoch),)
+    on.core.durable.commit_positions([(name, start) for name in names])
+    if queue:
+        hire(on, reset="latest")
+    on.run()
+    return names
+
+
+def starts(on: Stage, name: str) -> list[int]:
+    return sorted(p.partition for p in on.core.durable.positions(name))
+
+
+def grow_until(on: Stage, partitions: int, between: Callable[[], object]) -> list[object]:
+    """Grows the topic, and calls `between` after each sync that is not the last; the answer."""
+    got: list[object] = []
+    on.core.grow_topic("t", partitions, got.append)
+    while not got:
+        on.sync_group.sync()
+        on.runtime.run()
+        if not got:
+            between()
+    return got
+
+
+@pytest.mark.usefixtures("small_writes")
+@pytest.mark.parametrize("partitions", [4, 30])
+def test_positions_of_very_many_groups_are_written_some_at_a_time(
+    data: Path, partitions: int
+) -> None:
+    with stage(data) as on:
+        names = followed(on)
+        counts = [on.core.durable.count]
+        look = lambda: counts.append(on.core.durable.count)  # noqa: E731
+        assert grow_until(on, partitions, look) == [on.core.catalog.get("t")]
+        counts.append(on.core.durable.count)
+        steps = [after - before for before, after in pairwise(counts)]
+        assert 0 < max(steps) <= A_WRITE
+        assert sum(steps) == NAMES * (partitions - 1)
+        assert all(starts(on, name) == list(range(partitions)) for name in names)
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_positions_in_memory_are_taken_in_some_at_a_turn() -> None:
+    with stage() as on:
+        followed(on)
+        got: list[object] = []
+        on.core.grow_topic("t", 30, got.append)
+        counts = [NAMES, on.core.durable.count]
+        while on.runtime.due:
+            on.runtime.due.popleft()()
+            counts.append(on.core.durable.count)
+        assert got
+        assert 0 < max(after - before for before, after in pairwise(counts)) <= A_WRITE
+        assert counts[-1] == NAMES * 30
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_jobs_of_a_queue_begin_with_the_first_record_of_each_of_very_many_partitions(
+    data: Path,
+) -> None:
+    with stage(data) as on:
+        followed(on, queue=True)
+        assert grow_until(on, 30, lambda: None)
+        publish(on, "t", 29)
+    with stage(data) as on:
+        assert on.core.queues.every()[0].partitions[on.core.catalog.get("t").number, 29]
+
+
+@pytest.mark.usefixtures("small_writes")
+async def test_a_group_that_is_deleted_while_its_topic_grows_stays_deleted(data: Path) -> None:
+    with stage(data) as on:
+        first, *_, last = followed(on)
+        waiting = [first, last]
+
+        def delete_one() -> None:
+            if waiting:
+                on.core.groups.delete(waiting.pop(0).removeprefix(GROUP_PREFIX), succeeded)
+
+        assert grow_until(on, 30, delete_one) == [on.core.catalog.get("t")]
+        assert starts(on, first) == starts(on, last) == []
+        assert on.core.durable.count == (NAMES - 2) * 30
+    with stage(data) as on:
+        assert on.core.durable.count == (NAMES - 2) * 30
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_a_topic_that_grows_twice_at_once_loses_no_position(data: Path) -> None:
+    with stage(data) as on:
+        names = followed(on)
+        other: list[object] = []
+
+        def commit() -> None:
+            """The smaller growth ends first, and then somebody commits in its partitions."""
+            topic = on.core.catalog.get("t")
+            if len(topic.partitions) == 3 and not topic.partitions[2].visible_end:
+                on.publish("t", [b"a"], partition=2)
+                on.core.turns.end()
+                at = (Position("t", 2, 1, on.core.epoch),)
+                on.core.durable.commit_positions([(name, at) for name in names])
+
+        got: list[object] = []
+        on.core.grow_topic("t", 30, got.append)
+        on.core.grow_topic("t", 3, other.append)
+        while not (got and other):
+            on.sync_group.sync()
+            on.runtime.run()
+            commit()
+        topic = on.core.catalog.get("t")
+        assert got == other == [topic]
+        assert len(topic.partitions) == 30
+        found = [on.core.durable.position(name, "t", 2) for name in names]
+        assert [position and position.offset for position in found] == [1] * NAMES
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_a_group_that_comes_while_a_topic_grows_leaves_nothing_out(data: Path) -> None:
+    with stage(data) as on:
+        followed(on)
+        coming = iter(["x", "y"])
+
+        def come() -> None:
+            name = next(coming, "")
+            if name:
+                at = (Position("t", 0, 0, on.core.epoch),)
+                on.core.durable.commit_positions([(name, at)])
+
+        assert grow_until(on, 30, come) == [on.core.catalog.get("t")]
+        assert starts(on, "x") == starts(on, "y") == list(range(30))
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_a_topic_that_is_deleted_while_positions_are_written_ends_its_growth(data: Path) -> None:
+    with stage(data) as on:
+        followed(on)
+
+        def delete() -> None:
+            if on.core.catalog.find("t") is not None:
+                on.core.delete_topic("t")
+
+        (fault,) = grow_until(on, 30, delete)
+        assert isinstance(fault, TopicDeletedError)
+        on.settle()
+        assert on.core.durable.count == 0
+
+
+@pytest.mark.usefixtures("small_writes")
+def test_a_growth_whose_later_positions_find_no_room_is_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        followed(on)
+
+        def refuse(*_: object) -> None:
+            raise DiskFullError("no room")
+
+        (fault,) = grow_until(
+            on, 30, lambda: monkeypatch.setattr(on.core.durable, "commit_positions", refuse)
+        )
+        assert isinstance(fault, DiskFullError)
+        assert len(on.core.catalog.get("t").partitions) == 1
 
 
 # Publishers
@@ -345,7 +529,7 @@ def test_retention_and_deletion_cover_new_partitions(data: Path) -> None:
         on.core.housekeeping()
         publish(on, "t", 1)
         assert on.core.describe("t").partitions[1].start_offset == 1
-        on.core.delete_records("t", {1: 2})
+        delete_records(on.core, "t", {1: 2})
         assert on.core.describe("t").partitions[1].start_offset == 2
         number = on.core.catalog.get("t").number
         on.core.delete_topic("t")

@@ -16,9 +16,11 @@ from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidArgumentError, LimitError, TopicDeletedError
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Subscribe
+from fanlog.format.record_views import FRAME_BYTES_MAX
 from fanlog.format.web_filters import Filter, make_filter
-from fanlog.format.web_views import FRAME_BYTES_MAX, ViewKind, views_for
+from fanlog.format.web_views import ViewKind, views_for
 from fanlog.model import KIB, Start
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Publisher, Stage, stage
 from tests.broker.test_compaction import compacted, put
 from tests.broker.web_reader import WebPeer, follow
@@ -178,7 +180,7 @@ async def test_what_retention_took_is_not_in_a_snapshot(data: Path) -> None:
         put(on, "t", (b"a", b"1"))
         put(on, "t", (b"b", b"1"))
         assert (await watch(on, tables)).table == {"a": "1", "b": "1"}
-        on.core.delete_records("t", {0: 1})
+        delete_records(on.core, "t", {0: 1})
         assert (await watch(on, tables)).table == {"b": "1"}
 
 

@@ -110,7 +110,7 @@ async def test_a_client_gets_all_pages_of_topics_and_groups(
         core = broker._node.core  # type: ignore[union-attr]
         for number in range(35):
             places = tuple(Position("t00", index, 0) for index in range(1 + number % 2))
-            core.durable.commit([(f"{GROUP_PREFIX}g{number:02}", places)])
+            core.durable.commit_positions([(f"{GROUP_PREFIX}g{number:02}", places)])
         assert [t.name for t in await broker.topics()] == [f"t{n:02}" for n in range(35)]
         found = await broker.groups.list()
         assert [group.name for group in found] == [f"g{number:02}" for number in range(35)]

@@ -11,6 +11,7 @@ from fanlog.errors import UnreadableError
 from fanlog.format.batch import encode_batch, stamp
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import HEADERS, KEYS
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Publisher, Stage, stage
 from tests.format.crafted import column, crafted, squeezed
 
@@ -93,5 +94,5 @@ async def test_compaction_goes_on_behind_a_stored_one_and_health_says_so(tmp_pat
         assert status.state == "degraded"
         (problem,) = status.problems
         assert problem.startswith("t/0: offsets 0 to 1 do not decode; compaction leaves them")
-        on.core.delete_records("t", {0: 2})
+        delete_records(on.core, "t", {0: 2})
         assert on.core.status().state == "ok"

@@ -92,7 +92,7 @@ def test_a_topic_that_is_called_like_the_others_is_one_of_them(on: Stage) -> Non
 def test_groups_are_named_by_their_lag(on: Stage) -> None:
     publish(on, "orders", 10)
     for group, offset in (("done", 10), ("slow", 2), ("idle", 7)):
-        on.core.durable.commit(
+        on.core.durable.commit_positions(
             [(GROUP_PREFIX + group, (Position("orders", 0, offset, on.core.epoch),))]
         )
     scan = MetricScan()
@@ -112,7 +112,7 @@ def test_a_scan_of_very_many_topics_and_groups_is_made_of_small_steps(on: Stage)
         on.core.create_topic(f"t{number}", {})
     for number in range(1000):
         position = Position(f"t{number}", 0, 0, on.core.epoch)
-        on.core.durable.commit([(f"{GROUP_PREFIX}g{number}", (position,))])
+        on.core.durable.commit_positions([(f"{GROUP_PREFIX}g{number}", (position,))])
     steps = sum(1 for _ in Scanner(on.core, 50).steps(MetricScan(), 1))
     assert steps > 3000 // 32 + 1000
 

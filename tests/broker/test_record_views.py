@@ -13,10 +13,11 @@ from fanlog.broker.messages.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.format import web
 from fanlog.format.batch import Batch
+from fanlog.format.record_views import POSITION_EVERY
 from fanlog.format.web_filters import make_filter
-from fanlog.format.web_views import POSITION_EVERY
 from fanlog.model import KIB, GapReason, Start
 from tests.broker.cuts import cut_log
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Publisher, Stage, stage
 from tests.broker.test_compaction import compacted, put
 from tests.broker.web_reader import WebPeer, follow
@@ -277,7 +278,7 @@ async def test_what_was_deleted_is_one_gap(data: Path) -> None:
         positions = dict(peer.positions)
         for i in range(1, 10):
             publish(on, str(i))
-        on.core.delete_records("t", {0: 5})
+        delete_records(on.core, "t", {0: 5})
         back = await follow(on, "t", positions=positions)
         assert back.values == ["5", "6", "7", "8", "9"]
         assert [(gap.first, gap.next, gap.reason) for gap in back.gaps] == [

@@ -3,15 +3,18 @@ committed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fanlog.broker.messages.stream import StreamTurn
+from fanlog.broker.messages.topics import Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, LogFailedError, UnavailableError
 from fanlog.format.messages import Position
 from fanlog.model import TopicSettings
+from tests.broker.deletions import delete_records
 from tests.broker.stage import Publisher, Stage, stage
 
 
@@ -40,11 +43,20 @@ class HandReplicas:
     def failed(self, fault: FanlogError) -> None:
         self.fault = fault
 
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        resume()
+
+    def ask(self) -> None:
+        pass
+
+    def tombstones_end(self, partition: Partition) -> int:
+        return partition.next_offset
+
 
 def _commit_all(on: Stage) -> None:
     on.settle()
     position = on.core.stream.position
-    on.core.stream.commit(position, position)
+    on.core.stream.advance(position, position)
     on.settle()
 
 
@@ -56,10 +68,10 @@ def test_what_only_has_to_be_written_waits_for_the_written_position(data: Path) 
         assert on.values("t") == []
         assert publisher.acks == []
         position = on.core.stream.position
-        on.core.stream.commit(position - 1, 0)
+        on.core.stream.advance(position - 1, 0)
         on.run()
         assert on.values("t") == []
-        on.core.stream.commit(position, 0)
+        on.core.stream.advance(position, 0)
         on.run()
         assert on.values("t") == [b"x"]
         assert len(publisher.acks) == 1
@@ -74,12 +86,12 @@ def test_what_has_to_be_synced_waits_for_this_brokers_sync_and_for_the_others(
         on.run()
         position = on.core.stream.position
         assert replicas.own_synced < position
-        on.core.stream.commit(position, 0)
+        on.core.stream.advance(position, 0)
         on.sync_group.sync()
         on.run()
         assert replicas.own_synced == position
         assert publisher.acks == []
-        on.core.stream.commit(position, position)
+        on.core.stream.advance(position, position)
         on.run()
         assert len(publisher.acks) == 1
         assert on.values("t") == [b"x"]
@@ -150,7 +162,7 @@ def test_changes_of_topics_are_a_part_of_the_stream(data: Path) -> None:
         _commit_all(on)
         replicas.turns.clear()
         on.core.alter_topic("t", {"retention_seconds": 60}, lambda _: None)
-        on.core.delete_records("t", {0: 2})
+        delete_records(on.core, "t", {0: 2})
         on.core.delete_topic("t")
         on.run()
         events = [event for turn in replicas.turns for event in turn.events]
@@ -175,7 +187,7 @@ def test_with_too_few_replicas_nothing_is_appended(data: Path) -> None:
         for change in (
             lambda: on.core.create_topic("u", {}),
             lambda: on.core.delete_topic("t"),
-            lambda: on.core.delete_records("t", {0: 1}),
+            lambda: delete_records(on.core, "t", {0: 1}),
             lambda: on.core.commit_positions("me", [Position("t", 0, 1)]),
         ):
             with pytest.raises(UnavailableError):

@@ -91,6 +91,7 @@ def _main() -> int:
     from fanlog.cli import main, terminal  # noqa: PLC0415
 
     with contextlib.redirect_stdout(None), contextlib.redirect_stderr(io.StringIO()):
+        main(["--help"])
         main(["topic", "list", "--url", "nowhere://"])
     terminal.out.cache_clear()
     terminal.err.cache_clear()

@@ -64,7 +64,10 @@ def test_help_imports_nothing_heavy() -> None:
     heavy = {"fanlog.bench", "matplotlib", "numpy", "rich.progress", "rich.traceback"}
     # Only `serve` and `edge` need these.
     heavy |= {"aiohttp", "fanlog.broker.broker_core", "fanlog.listeners.tcp", "fanlog.node"}
-    program = f"import sys, fanlog.cli; print(sorted({heavy} & set(sys.modules)))"
+    program = (
+        "import sys; from fanlog.cli.app import app; from typer.main import get_command;"
+        f"[*get_command(app).commands.values()]; print(sorted({heavy} & set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment(),
@@ -73,6 +76,21 @@ def test_help_imports_nothing_heavy() -> None:
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_command_imports_no_other_one() -> None:
+    """Somebody waits for a command to begin."""
+    code = (
+        "import sys; from fanlog.cli import main; main(['topic', 'list', '--url', 'nowhere://']);"
+        "print(*(name for name in sys.modules if name.startswith('fanlog.')))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    loaded = set(ended.stdout.split())
+    assert "fanlog.cli.topics" in loaded
+    others = {"cli.serve", "cli.backup", "cli.groups", "cli.pipeline", "broker", "node", "spark"}
+    assert not loaded & {f"fanlog.{name}" for name in others}
 
 
 def test_every_error_has_an_exit_code() -> None:

@@ -15,9 +15,9 @@ import pytest
 
 import fanlog
 from fanlog.cli import toml_file
+from fanlog.cli.listening import check_ports
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.options import Option, all_options
-from fanlog.cli.serve import check_ports
 from fanlog.cli.settings import load_settings
 from fanlog.config import Config, ListenerOptions
 from fanlog.errors import ConfigError, InvalidArgumentError, NotSupportedError

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 import fanlog
-from fanlog.broker.messages.reading import _within
+from fanlog.broker.messages.reading import batches_within
 from fanlog.errors import FanlogError
 from fanlog.format.batch import encode_batch
 from fanlog.model import KIB, MIB
@@ -52,7 +52,7 @@ async def test_a_partition_that_is_asked_for_twice_is_read_once(data: Path) -> N
 
 def test_a_part_of_a_block_does_not_keep_the_whole_in_memory() -> None:
     batch = encode_batch([bytes(1000)])
-    part = _within(memoryview(batch * 100), 1)
+    part = batches_within(memoryview(batch * 100), 1)
     assert len(part) == len(batch)
     assert isinstance(part.obj, bytes)
     assert len(part.obj) == len(batch)

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CLIENT = Path(__file__).parents[2] / "src" / "fanlog" / "client"
+SOURCE = Path(__file__).parents[2] / "src" / "fanlog"
+# The embedded brokers are clients, too.
+MODULES = (*sorted(SOURCE.glob("client/**/*.py")), SOURCE / "node.py", SOURCE / "embedded.py")
 # A method that may be overridden elsewhere, by class and name, and why.
 EXCEPTIONS = {
     ("ClientConnection", "_take_leave"): (
@@ -33,8 +35,8 @@ class Found:
 def classes() -> dict[str, Found]:
     """By name: no two classes share one (`tests/test_class_names.py`)."""
     found: dict[str, Found] = {}
-    for path in sorted(CLIENT.rglob("*.py")):
-        module = path.relative_to(CLIENT).as_posix()
+    for path in MODULES:
+        module = path.relative_to(SOURCE).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 one = found[node.name] = Found(module, [name_of(base) for base in node.bases])
@@ -75,7 +77,13 @@ def overridden(known: dict[str, Found]) -> list[tuple[str, str, str]]:
 
 def test_no_class_overrides_a_private_method_of_another_module() -> None:
     known = classes()
-    assert {"Subscription", "GroupMember", "HandledMember", "Worker"} <= known.keys()
+    assert {
+        "Subscription",
+        "GroupMember",
+        "HandledMember",
+        "Worker",
+        "BlockingBroker",
+    } <= known.keys()
     assert not [one for one in overridden(known) if (one[2], one[1]) not in EXCEPTIONS]
 
 

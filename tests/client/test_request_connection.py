@@ -139,6 +139,23 @@ def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
             assert read_fetched(connection.take(asked), "t").batches == []
 
 
+def test_a_connection_that_was_idle_for_too_long_is_made_again_by_the_next_request(
+    data: Path, tmp_path: Path
+) -> None:
+    strict = tmp_path / "strict.toml"
+    strict.write_text("[listener]\nidle_timeout_seconds = 1.0\n")
+    with (
+        BrokerProcess(data, "--config", str(strict)) as broker,
+        RequestConnection(broker.url) as connection,
+    ):
+        assert status(connection) == "ok"
+        opened = connection._opened()
+        # Until the broker has said why, and closed it.
+        assert connection._readable(60)
+        assert status(connection) == "ok"
+        assert connection._opened() is not opened
+
+
 def ask_at_length(connection: RequestConnection) -> str:
     kind, asked = FrameKind.STATUS, messages.Goodbye()
     return connection.ask_at_length(kind, asked, messages.BrokerStatus, 60).state

@@ -89,7 +89,7 @@ class ModelFollower:
                 self.names[event.number] = event.name
             elif event.deleted:
                 self.names.pop(event.number, None)
-            else:
+            elif not event.producers and not event.compacted_until:
                 self.starts[event.number, event.partition] = event.start
         for piece in sent.pieces:
             key = piece.topic, piece.partition

@@ -72,8 +72,19 @@ class Follower:
         self.incomplete = False
         self.moves = 0
         self.folder = folder
+        self._options = options
+        self.begin_anew()
+
+    def begin_anew(self, **options: Any) -> None:
+        """As a process does."""
         self.replica = Replica(
-            folder, options, self.loop, self._note_incomplete, moved=self._moved, sync=_sync
+            self.folder,
+            self._options,
+            self.loop,
+            self._note_incomplete,
+            moved=self._moved,
+            sync=_sync,
+            **options,
         )
         self.replica.open()
 
@@ -113,7 +124,7 @@ class Primary:
     """A store that appends, and what it sends."""
 
     def __init__(self, folder: Path, epoch: int | None = None) -> None:
-        self.store = LogStore(folder, OPTIONS, lambda: 0, epoch)
+        self.store = LogStore(folder, OPTIONS, epoch)
         self.store.open()
         self.position = 0
         self.sent: list[Replicated] = []

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import pytest
 from fanlog.errors import FolderUnusableError, ProtocolError
 from fanlog.format.replication import Followed
 from fanlog.model import TopicSettings
-from tests.cluster.replicas import FSYNC, OS, Follower, Primary, check_equal
+from tests.cluster.replicas import FSYNC, OS, Follower, Loop, Primary, check_equal
 from tests.log.compacting import compact, put
 
 
@@ -229,3 +230,43 @@ def test_a_damaged_list_of_cuts_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "a" / "cuts.json").write_text("{")
     with pytest.raises(FolderUnusableError, match="can't be completed"):
         Primary(tmp_path / "a", 2)
+
+
+def test_a_cancelled_adoption_ends_its_cut_before_anything_else_is_done(tmp_path: Path) -> None:
+    first = Primary(tmp_path / "a", 1)
+    first.create()
+    for _ in range(10):
+        first.publish()
+    near, far = Follower(tmp_path / "b"), Follower(tmp_path / "c")
+    first.bring_level(near)
+    first.publish()
+    first.bring_level(far)
+    first.close()
+    second = promoted(near, 2)
+    second.publish(size=7)
+
+    async def cancel() -> None:
+        begun: list[Callable[[], None]] = []
+        far.loop.in_background = lambda work, done: begun.append(  # type: ignore[method-assign]
+            lambda: Loop.in_background(far.loop, work, done)
+        )
+        followed = Followed(second.epoch, *second.store.history)
+        adopting = asyncio.create_task(far.replica.adopt(followed, second.topics))
+        while not begun:  # noqa: ASYNC110 - it has nobody to wake
+            await asyncio.sleep(0)
+        for _ in range(2):
+            adopting.cancel()
+            await asyncio.sleep(0)
+            assert not adopting.done(), "a thread is at work in the folder"
+        begun.pop()()
+        with pytest.raises(asyncio.CancelledError):
+            await adopting
+        del far.loop.in_background
+
+    asyncio.run(cancel())
+    assert far.incomplete
+    # It is open, and can be followed again.
+    second.bring_level(far)
+    check_equal(second, far)
+    far.reopen()
+    check_equal(second, far)

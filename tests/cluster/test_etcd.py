@@ -9,7 +9,7 @@ import json
 import shutil
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,27 @@ async def listed_any(etcd: Etcd, values: set[bytes]) -> None:
             return
 
 
+async def test_a_watch_on_a_member_without_a_leader_ends(tmp_path: Path) -> None:
+    with etcd_servers(tmp_path, members=3) as servers:
+        leader = await asyncio.to_thread(servers.leader)
+        lonely, other = (member for member in servers.members if member is not leader)
+        # Silence ends no watch here.
+        async with client(lonely.url, watch_silence_seconds=600.0) as etcd:
+            await swapped(etcd, b"before")
+            watch = etcd._follow(PREFIX, await etcd.read_prefix(PREFIX))
+            following = asyncio.create_task(all_of(watch))
+            # It has begun.
+            await asyncio.sleep(1.0)
+            assert not following.done()
+            for member in (leader, other):
+                member.pause()
+            assert await asyncio.wait_for(following, PATIENCE_SECONDS) == []
+
+
+async def all_of(watch: AsyncGenerator[Listing]) -> list[Listing]:
+    return [listing async for listing in watch]
+
+
 # One member
 
 
@@ -199,6 +220,31 @@ async def test_an_etcd_that_was_restored_has_gone_back(tmp_path: Path) -> None:
             assert not (await etcd.read_prefix(PREFIX)).has_gone_back
 
 
+async def test_a_watch_of_what_was_compacted_lists_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with etcd_servers(tmp_path) as servers:
+        async with client(*servers.urls) as etcd:
+            await swapped(etcd, b"1")
+            old = await etcd.read_prefix(PREFIX)
+            for value in (b"2", b"3", b"4"):
+                newest = await swapped(etcd, value)
+            _ask(servers, "kv/compaction", {"revision": str(newest.revision)})
+            lists = etcd.read_prefix
+            asked: list[Listing] = []
+
+            async def list_late(prefix: str) -> Listing:
+                """The first time, what was there before it was compacted."""
+                asked.append(await lists(prefix) if asked else old)
+                return asked[-1]
+
+            monkeypatch.setattr(etcd, "read_prefix", list_late)
+            async with asyncio.timeout(PATIENCE_SECONDS), aclosing(etcd.watch(PREFIX)) as watch:
+                assert await anext(watch) == old
+                assert (await anext(watch)).stored == (newest,)
+            assert len(asked) == 2
+
+
 async def test_a_login_is_made_again_when_its_token_is_gone(tmp_path: Path) -> None:
     with etcd_servers(tmp_path) as servers:
         _enable_logins(servers)
@@ -224,10 +270,13 @@ def _enable_logins(servers: EtcdServers) -> None:
         ("user/grant", {"user": "root", "role": "root"}),
         ("enable", {}),
     ):
-        request = urllib.request.Request(
-            f"{servers.urls[0]}/v3/auth/{path}", data=json.dumps(fields).encode()
-        )
-        urllib.request.urlopen(request, timeout=30.0).close()
+        _ask(servers, f"auth/{path}", fields)
+
+
+def _ask(servers: EtcdServers, path: str, fields: dict[str, str]) -> None:
+    body = json.dumps(fields).encode()
+    request = urllib.request.Request(f"{servers.urls[0]}/v3/{path}", data=body)
+    urllib.request.urlopen(request, timeout=30.0).close()
 
 
 async def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:

@@ -81,6 +81,26 @@ def test_a_single_nodes_folder_does_not_join_a_cluster() -> None:
     assert "empty folder" in stopped(decide(snapshot(record(), *ALL), **single, adopt=True))
 
 
+@pytest.mark.parametrize("folder", [Folder.EMPTY, Folder.ADOPTING])
+def test_whoever_the_first_record_names_opens_its_reign_and_nobody_else_does(
+    folder: Folder,
+) -> None:
+    begun = record(epoch=1, primary="b.1", in_sync=("b.1",), replicas=("b",))
+    mine = known(last_reign=0)
+    assert decide(snapshot(begun, "b.1"), folder=folder, known=mine) == OpenReign(1)
+    others = record(epoch=1, primary="a.1", in_sync=("a.1",), replicas=("a",))
+    assert not isinstance(decide(snapshot(others, "b.1"), folder=folder, known=mine), OpenReign)
+    # Once more than one has a part in it, the state of the folder has to say that it is whole.
+    grown = record(epoch=1, primary="b.1", in_sync=("b.1", "a.1"))
+    assert not isinstance(decide(snapshot(grown, "b.1"), folder=folder, known=mine), OpenReign)
+
+
+def test_a_single_nodes_folder_that_came_second_is_kept() -> None:
+    others = record(epoch=1, primary="a.1", in_sync=("a.1",), replicas=("a",))
+    mine = {"folder": Folder.ADOPTING, "known": known(last_reign=0), "adopt": True}
+    assert "empty folder" in stopped(decide(snapshot(others, *ALL), **mine))
+
+
 @pytest.mark.parametrize("folder", [Folder.COPYING, Folder.CUTTING])
 def test_a_copy_that_is_not_whole_begins_no_cluster(folder: Folder) -> None:
     assert "not whole" in stopped(decide(snapshot(None), folder=folder, known=known()))
@@ -137,12 +157,19 @@ def test_a_reign_that_an_operator_began_is_taken_from_a_restored_etcd() -> None:
     later = replace(forced, epoch=9, primary="b.1", in_sync=("b.1", "c.1"))
     step = decide(snapshot(later, "b.1", revision=12), "d.1", known=known(seen=seen, node="d"))
     assert step == FollowPrimary(node("b.1"), 9)
+    long_ago = replace(forced, epoch=9, forced_epoch=6)
+    old = snapshot(long_ago, *ALL, revision=9)
     assert "gone back" in stopped(
-        decide(
-            snapshot(replace(forced, epoch=9, forced_epoch=6), *ALL, revision=9),
-            known=known(seen=seen),
-        )
+        decide(old, known=known(seen=SeenRecord(record(epoch=7, forced_epoch=6), 50)))
     )
+
+
+def test_a_node_that_saw_a_forced_epoch_before_its_reign_is_not_of_that_cluster() -> None:
+    """Two reigns had the epochs 6 and 7: what each wrote would look like the same."""
+    forced = record(epoch=8, forced_epoch=6, primary="c.1", in_sync=("c.1",))
+    seen = SeenRecord(record(epoch=7), 10)
+    step = decide(snapshot(forced, *ALL, revision=90), known=known(seen=seen))
+    assert "without this node" in stopped(step)
 
 
 # Taking over
@@ -228,6 +255,17 @@ def test_a_node_that_is_named_opens_the_reign_once() -> None:
 def test_a_node_that_is_named_opens_no_reign_with_half_a_copy() -> None:
     moved = snapshot(record(epoch=6, primary="b.1"), "b.1")
     assert isinstance(decide(moved, folder=Folder.CUTTING), Wait)
+
+
+def test_a_node_that_is_named_with_half_a_copy_names_another_one() -> None:
+    """The others wait for it, as it is alive."""
+    moved = record(epoch=6, primary="b.1")
+    step = decide(snapshot(moved, "b.1", "c.1"), folder=Folder.COPYING)
+    assert promoted(step) == (7, "c.1", ("b.1", "c.1"))
+    nobody = snapshot(moved, "b.1", node("c.1", unfit="its copy is not whole", copying=True))
+    assert isinstance(decide(nobody, folder=Folder.COPYING), Wait)
+    newer = snapshot(moved, "b.1", node("c.1", revision=11))
+    assert "has seen a newer" in waiting(decide(newer, folder=Folder.COPYING))
 
 
 def test_a_restarted_primary_that_is_unfit_names_another_one() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fanlog.cluster import follower_decisions, primary_decisions
-from fanlog.cluster.commit import committed, waits_for
+from fanlog.cluster.committed_position import committed, waits_for
 from fanlog.cluster.coordination import NotSent, Stored, SwapOutcome, Swapped, Unknown
 from fanlog.cluster.follower_decisions import decide_follower
 from fanlog.cluster.primary_decisions import decide_primary
@@ -245,7 +245,6 @@ class SimpleCluster:
             case NewCluster():
                 self.etcd.swap(KEYS.id, None, b"id")
             case CreateRecord(record):
-                node.folder = Folder.WHOLE
                 self._swap(node, None, record, choice)
             case FollowPrimary(target, epoch):
                 node.follows = (target.incarnation, epoch)
@@ -259,7 +258,8 @@ class SimpleCluster:
 
     def _open(self, node: SimpleNode, epoch: int, seen: SeenRecord | None) -> None:
         assert seen is not None
-        assert node.folder is Folder.WHOLE
+        assert node.folder in (Folder.EMPTY, Folder.WHOLE)
+        node.folder = Folder.WHOLE
         assert epoch not in self.reigns, "one reign for an epoch"
         self.reigns[epoch] = node.incarnation
         lost = [one for one in self.acknowledged if one not in node.log]

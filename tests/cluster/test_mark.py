@@ -58,6 +58,9 @@ def test_a_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
         (replace(MARK, clean=False, boot_id=""), "", False),
         (replace(MARK, state=Folder.COPYING), "boot-1", False),
         (replace(MARK, state=Folder.CUTTING), "boot-1", False),
+        # The first record may have this incarnation, and it has nothing to lose.
+        (replace(MARK, state=Folder.EMPTY, clean=False), "boot-2", True),
+        (replace(MARK, state=Folder.ADOPTING, clean=False), "boot-2", True),
     ],
 )
 def test_a_start_inherits_its_incarnation_only_if_nothing_can_be_lost(
@@ -73,6 +76,16 @@ def test_a_clean_stop_is_used_up_by_the_next_start() -> None:
     assert begun.incarnation == "a.1"
     assert not begun.clean
     assert inherit_or_new(begun, "boot-3") != "a.1"
+
+
+def test_what_a_power_cut_may_have_taken_is_looked_for_until_it_was_done() -> None:
+    crashed = replace(MARK, clean=False)
+    assert not begin_with(MARK, "boot-2").suspect
+    assert not begin_with(crashed, "boot-1").suspect
+    begun = begin_with(crashed, "boot-2")
+    assert begun.suspect
+    assert begin_with(begun, "boot-2").suspect
+    assert begin_with(replace(begun, clean=True), "boot-2").suspect
 
 
 def test_a_mark_with_any_flipped_bit_is_of_a_copy_that_is_not_whole(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.cluster.commit import committed, waits_for
+from fanlog.cluster.committed_position import committed, waits_for
 from fanlog.cluster.primary_decisions import decide_primary
 from fanlog.cluster.records import SeenRecord, ShardRecord
 from fanlog.cluster.snapshot import ClusterSnapshot
@@ -147,6 +147,16 @@ def test_a_follower_that_lacks_what_is_committed_does_not_join(not_yet: Follower
     assert decide(snapshot(TWO, *ALL), followers=(level("b.1"), not_yet)) == NoChange()
 
 
+def test_before_the_first_commit_of_a_reign_only_who_acknowledged_something_joins() -> None:
+    cluster = snapshot(TWO, *ALL)
+    for acked in (AckedPositions(0, 0), AckedPositions(1, 0)):
+        sent = (level("b.1", acked=AckedPositions(0, 0)), level("c.1", acked=acked))
+        assert decide(cluster, followers=sent, committed=AckedPositions(0, 0)) == NoChange()
+    has = (level("b.1", acked=AckedPositions(0, 0)), level("c.1", acked=AckedPositions(1, 1)))
+    step = decide(cluster, followers=has, committed=AckedPositions(0, 0))
+    assert step == AddInSync("c.1", record())
+
+
 def test_a_new_incarnation_takes_the_place_of_the_old_one_in_one_step() -> None:
     cluster = snapshot(record(), "a.1", "b.2", "c.1")
     step = decide(cluster, followers=(level("b.2"), level("c.1")))
@@ -170,6 +180,21 @@ def test_the_set_never_shrinks_below_min_in_sync() -> None:
     twice = record(in_sync=("b.0", "a.1", "b.1"))
     silent = decide(snapshot(twice, *ALL), followers=(), waiting_since=90.0)
     assert changed(silent).in_sync == ("a.1", "b.1"), "b.0 and b.1 are one node"
+
+
+def test_of_two_silent_followers_the_dead_one_is_left_out_and_then_the_longest_silent_one() -> None:
+    b, c = (
+        FollowerReport(incarnation=one, level=True, acked=AckedPositions(5, 5), acked_at=at)
+        for one, at in (("b.1", 92.0), ("c.1", 91.0))
+    )
+    late: dict[str, Any] = {"waiting_since": 90.0}
+    # c is silent longer.
+    assert changed(decide(followers=(b, c), **late)).in_sync == ("a.1", "b.1")
+    # b has no connection.
+    assert changed(decide(followers=(c,), **late)).in_sync == ("a.1", "c.1")
+    # b is not alive, though its connection is not known to be lost.
+    dead = snapshot(record(), "a.1", "c.1")
+    assert changed(decide(dead, followers=(b, c), **late)).in_sync == ("a.1", "c.1")
 
 
 def test_who_joins_makes_room_for_leaving_out_another_one() -> None:
@@ -207,12 +232,36 @@ def test_a_node_leaves_when_enough_others_are_in_sync() -> None:
 # Handing over
 
 
+def test_a_node_that_leaves_for_good_is_not_taken_in_again_while_it_still_runs() -> None:
+    leaves = frozenset({"c"})
+    after = changed(decide(leaving=leaves, parting=leaves))
+    assert (after.replicas, after.in_sync) == (("a", "b"), ("a.1", "b.1"))
+    # The request is done and removed.
+    step = decide(snapshot(after, *ALL), followers=(level("b.1"), level("c.1")))
+    assert step == NoChange()
+
+
+def test_a_place_is_kept_for_a_node_that_drains() -> None:
+    drained = changed(decide(leaving=frozenset({"c"})))
+    step = decide(snapshot(drained, *ALL), followers=(level("b.1"), level("c.1")))
+    assert isinstance(step, AddReplica)
+
+
 def test_the_primary_moves_to_a_level_member_only() -> None:
     assert decide(move_to="c") == MovePrimary("c.1", record(epoch=6, primary="c.1"))
     assert decide(move_to="a") == NoChange()
     behind = (level("b.1"), level("c.1", level=False))
     assert "can't move" in reason(decide(move_to="c", followers=behind))
     assert isinstance(decide(snapshot(TWO, *ALL), move_to="c"), AddInSync)
+
+
+def test_the_primary_does_not_move_to_a_member_that_may_be_copying_again() -> None:
+    """It acknowledges nothing on a connection before its copy is whole."""
+    connected_anew = (level("b.1"), level("c.1", acked=AckedPositions()))
+    before_the_first_commit = AckedPositions()
+    for so_far in (AckedPositions(7, 7), before_the_first_commit):
+        step = decide(move_to="c", followers=connected_anew, committed=so_far)
+        assert "can't move" in reason(step)
 
 
 def test_a_primary_that_drains_or_leaves_hands_over_to_a_node_that_is_fit() -> None:

@@ -168,6 +168,17 @@ def test_a_log_whose_begin_is_gone_on_the_primary_begins_anew() -> None:
     assert one(primary, ReplicaPartition(0, 60, ((2, 0),))).restarts == {OWNER: 50}
 
 
+def test_a_log_that_begins_after_the_primarys_begins_anew() -> None:
+    primary = ReplicaPartition(20, 90, ((1, 0),))
+    assert one(primary, ReplicaPartition(50, 90, ((1, 0),))).restarts == {OWNER: 20}
+    assert one(primary, ReplicaPartition(20, 90, ((1, 0),))).is_empty
+    assert one(primary, ReplicaPartition(50, 50)).restarts == {OWNER: 20}
+    # Compaction may have taken the first records away, and the copy begins with those that stay.
+    compacted = ReplicaPartition(20, 90, ((1, 0),), compacted_until=60)
+    assert one(compacted, ReplicaPartition(50, 90, ((1, 0),))).is_empty
+    assert one(compacted, ReplicaPartition(70, 90, ((1, 0),))).restarts == {OWNER: 20}
+
+
 def test_a_log_that_lacks_what_is_compacted_begins_anew() -> None:
     primary = ReplicaPartition(0, 90, ((1, 0),), compacted_until=70)
     assert one(primary, ReplicaPartition(0, 60, ((1, 0),))).restarts == {OWNER: 0}

@@ -11,7 +11,7 @@ import pytest
 
 from fanlog.cluster.reign import Reign
 from fanlog.errors import FanlogError, UnavailableError
-from fanlog.format.replication import Follow
+from fanlog.format.replication import Applied, Follow
 from tests.broker.stage import HandRuntime, Publisher, Stage, stage
 from tests.cluster.model_follower import ModelFollower
 
@@ -78,6 +78,20 @@ def test_nothing_is_committed_before_every_needed_follower_has_it(data: Path) ->
         assert kept(b) == kept(c) == logs(on)
 
 
+def test_a_commit_asks_for_no_decision(data: Path) -> None:
+    with primary(data, ("a.1", "b.1")) as (on, reign):
+        b = ModelFollower()
+        follow(reign, on, b)
+        asked: list[None] = []
+        reign.on_change = lambda: asked.append(None)
+        publisher = on.publish("t", [b"x"])
+        on.settle()
+        b.applied(EPOCH)
+        on.settle()
+        assert len(publisher.acks) == 1
+        assert asked == []
+
+
 def test_a_follower_that_left_the_needed_ones_is_not_waited_for(data: Path) -> None:
     with primary(data, ("a.1", "b.1")) as (on, reign):
         publisher = on.publish("t", [b"x"])
@@ -98,6 +112,24 @@ def test_what_was_applied_in_another_epoch_does_not_count(data: Path) -> None:
         on.settle()
         assert publisher.acks == []
         assert reign.over is None
+
+
+def test_numbers_of_an_earlier_reign_do_not_count_as_those_of_this_one(data: Path) -> None:
+    with primary(data, ("a.1", "b.1")) as (on, reign):
+        b = ModelFollower()
+        follow(reign, on, b)
+        publisher = on.publish("t", [b"x"])
+        on.settle()
+        assert b.link is not None
+        b.link.take_applied(Applied(EPOCH - 1, 1000, 1000, 1000))
+        b.link.take_applied(Applied(EPOCH, 0, 0, 0))
+        on.settle()
+        assert publisher.acks == []
+        assert reign.over is None
+        b.applied(EPOCH)
+        b.link.take_applied(Applied(EPOCH - 1, 0, 0, 0))
+        on.settle()
+        assert len(publisher.acks) == 1
 
 
 @pytest.mark.parametrize("by", ["follow", "applied"])

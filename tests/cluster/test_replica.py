@@ -3,6 +3,7 @@ gets in."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -10,18 +11,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fanlog.cluster import replica
 from fanlog.errors import (
     ChecksumError,
+    DamagedError,
     DiskFullError,
     FanlogError,
     LogFailedError,
     ProtocolError,
 )
-from fanlog.format.replication import ReplicaEvent, Replicated
+from fanlog.format.replication import Followed, ReplicaEvent, ReplicaPiece, Replicated
 from fanlog.log.journal import Journal
 from fanlog.log.store import LogStore
-from fanlog.model import TopicSettings
+from fanlog.model import KIB, TopicSettings
 from tests.cluster.replicas import FSYNC, OS, Follower, Primary, check_equal
+from tests.log.pieces import read_batches
 
 
 @pytest.fixture
@@ -72,6 +76,20 @@ def test_written_is_said_at_once_and_synced_when_all_before_it_is_durable(
     assert (follower.replica.written, follower.replica.synced) == (3, 1)
     follower.settle()
     assert (follower.replica.written, follower.replica.synced) == (3, 3)
+
+
+def test_the_newest_position_that_need_not_be_synced_is_known(
+    primary: Primary, follower: Follower
+) -> None:
+    primary.create("a", OS)
+    primary.create("b", FSYNC)
+    found: list[int] = []
+    for names in ("a", "b", "ba", "b", ""):
+        for name in names:
+            primary.publish(name)
+        follower.replica.apply(primary.frame())
+        found.append(follower.replica.unsynced_position)
+    assert found == [1, 1, 3, 3, 5]
 
 
 def test_repeated_pieces_are_taken_once(primary: Primary, follower: Follower) -> None:
@@ -317,3 +335,129 @@ def test_nothing_is_taken_before_there_is_a_journal_for_it(
     follower.replica.apply(frame)
     follower.settle()
     assert (follower.replica.written, follower.replica.synced) == (1, 1)
+
+
+def followed(primary: Primary, follower: Follower) -> None:
+    """Compares the follower with a primary, and copies nothing yet."""
+    answer = Followed(primary.epoch, *primary.store.history)
+    asyncio.run(follower.replica.adopt(answer, primary.topics))
+
+
+def test_a_copy_that_lacks_a_topic_of_its_primary_is_not_whole(
+    primary: Primary, follower: Follower
+) -> None:
+    topic = primary.create("t", FSYNC)
+    primary.publish()
+    primary.bring_level(follower)
+    follower.incomplete = False
+    # A primary that fell deletes the topic here, and the next one has never heard of it.
+    follower.replica.apply(
+        Replicated(5, 2, 0, 0, 0, [ReplicaEvent(topic.number, deleted=True)], [])
+    )
+    follower.settle()
+    assert not follower.incomplete
+    primary.store.raise_epoch(6)
+    followed(primary, follower)
+    assert follower.incomplete
+    assert (follower.replica.written, follower.replica.synced) == (0, 0)
+    primary.bring_level(follower)
+    assert follower.replica.synced == primary.position
+    check_equal(primary, follower)
+
+
+def test_a_copy_stays_whole_when_topics_were_created_while_it_was_away(
+    primary: Primary, follower: Follower
+) -> None:
+    primary.create("a", FSYNC)
+    primary.publish("a")
+    primary.bring_level(follower)
+    follower.incomplete = False
+    primary.create("b", FSYNC)
+    primary.publish("b")
+    primary.bring_level(follower)
+    assert not follower.incomplete
+    check_equal(primary, follower)
+
+
+def test_a_log_that_begins_after_its_primarys_is_copied_again(
+    primary: Primary, follower: Follower
+) -> None:
+    topic = primary.create("t", FSYNC)
+    for _ in range(20):
+        primary.publish()
+    primary.bring_level(follower)
+    follower.incomplete = False
+    # A primary that fell deletes records here, and the next one has never heard of it.
+    start = ReplicaEvent(topic.number, partition=0, start=15)
+    follower.replica.apply(Replicated(5, 2, 0, 0, 0, [start], []))
+    follower.settle()
+    assert follower.log().start_offset == 15
+    assert not follower.incomplete
+    primary.store.raise_epoch(6)
+    followed(primary, follower)
+    assert follower.incomplete
+    primary.bring_level(follower)
+    check_equal(primary, follower)
+    follower.incomplete = False
+    primary.bring_level(follower)
+    assert not follower.incomplete
+
+
+async def lose_patience(ended: asyncio.Future[Exception | None]) -> None:
+    await ended
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("left_bytes", [0, None])
+def test_what_a_power_cut_has_taken_from_the_middle_of_a_log_is_copied_again(
+    primary: Primary,
+    follower: Follower,
+    left_bytes: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newest segment is whole: the log ends where it did, and lacks what it acknowledged."""
+    primary.create("t", OS)
+    primary.bring_level(follower)
+    follower.log().settings = msgspec.structs.replace(OS, segment_bytes=4 * KIB)
+    for _ in range(300):
+        primary.publish(size=1000)
+        follower.replica.apply(primary.frame())
+    follower.replica.close(clean=False)
+    file = sorted(follower.folder.glob("topics/*-t/0/*.log"))[1]
+    file.write_bytes(bytes(file.stat().st_size if left_bytes is None else left_bytes))
+    found: list[bool] = []
+    follower.begin_anew(suspect=True, searched=lambda: found.append(True))
+    # The first connection does not wait for it.
+    monkeypatch.setattr(replica, "_outlast", lose_patience)
+    with pytest.raises(asyncio.CancelledError):
+        primary.bring_level(follower)
+    monkeypatch.undo()
+    primary.bring_level(follower)
+    assert follower.incomplete
+    assert found == [True]
+    check_equal(primary, follower)
+    # Once is enough.
+    primary.bring_level(follower)
+    assert found == [True]
+
+
+def test_a_log_whose_last_records_nobody_has_continues_after_them(
+    primary: Primary, follower: Follower
+) -> None:
+    primary.create("t", OS)
+    primary.publish()
+    primary.bring_level(follower)
+    primary.log().leave_out(9)
+    log = primary.log()
+    gap = ReplicaPiece(*log.owner, 9, 9, b"")
+    with pytest.raises(ProtocolError, match="ends at 1"):
+        # On a follower that is level nothing can be missing.
+        follower.replica.apply(Replicated(5, 2, 0, 0, 0, [], [gap]))
+    follower.replica.begin(5)
+    follower.replica.apply(Replicated(5, 0, 0, 0, 0, [], [gap]))
+    assert follower.log().end_offset == 9
+    primary.publish()
+    follower.replica.apply(primary.frame())
+    assert list(read_batches(follower.log(), 9)) == list(read_batches(primary.log(), 9))
+    with pytest.raises(DamagedError, match="Records 1 to 8 can't be read"):
+        follower.batches()

@@ -32,11 +32,20 @@ async def until(condition: Callable[[], object], seconds: float = PATIENCE_SECON
 class ThreeNodes:
     """`nodes` has those that run, by their ids."""
 
-    def __init__(self, folder: Path, *, front: bool = False, min_in_sync: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        front: bool = False,
+        every_listener: bool = False,
+        min_in_sync: int = 2,
+    ) -> None:
         self.etcd = MemoryEtcd(asyncio.get_running_loop().time)
         self.nodes: dict[str, ClusterNode] = {}
         self.coordinations: dict[str, MemoryCoordination] = {}
         self.ports = {node: free_port() for node in "abc"}
+        self.web_ports = {node: free_port() if every_listener else -1 for node in "abc"}
+        self.redis_ports = {node: free_port() if every_listener else -1 for node in "abc"}
         self._folder = folder
         self._front = front
         self._min_in_sync = min_in_sync
@@ -47,8 +56,8 @@ class ThreeNodes:
             base,
             data=str(self._folder / node),
             listener=msgspec.structs.replace(base.listener, port=self.ports[node]),
-            redis=msgspec.structs.replace(base.redis, port=-1),
-            web=msgspec.structs.replace(base.web, port=-1),
+            redis=msgspec.structs.replace(base.redis, port=self.redis_ports[node]),
+            web=msgspec.structs.replace(base.web, port=self.web_ports[node]),
             cluster=ClusterOptions(
                 name="test",
                 node_id=node,
@@ -58,7 +67,7 @@ class ThreeNodes:
             ),
         )
 
-    async def start(self, *nodes: str) -> None:
+    async def start(self, *nodes: str, adopt: bool = False) -> None:
         for node in nodes:
             coordination = self.coordinations[node] = MemoryCoordination(self.etcd, LEASE_SECONDS)
             self.nodes[node] = made = ClusterNode(
@@ -67,6 +76,7 @@ class ThreeNodes:
                 coordination,
                 boot_id="boot",
                 front=self._front,
+                adopt=adopt,
             )
             await made.start()
 

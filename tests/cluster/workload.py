@@ -9,13 +9,18 @@ from collections.abc import Awaitable, Callable
 
 import fanlog
 from fanlog.client.aio import Connecting
+from fanlog.model import KIB
+from tests.cluster.processes import Patience
 
 TOPIC, JOBS = "numbers", "jobs"
 PARTITIONS = 2
 PUBLISHERS = 3
+# Small, so that logs have many.
+SEGMENT_BYTES = 64 * KIB
 GROUP, QUEUE = "followers", "workers"
 PATIENCE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.005
+_FULL_SECONDS = 0.1
 
 
 class Workload:
@@ -27,6 +32,9 @@ class Workload:
         self._over = asyncio.Event()
         # Where each acknowledged message is.
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        # The longest time in which no publisher was answered. May be set to 0 at any time.
+        self.longest_rest_s = 0.0
+        self._answered_at = 0.0
         self.jobs: set[bytes] = set()
         self.acked: set[bytes] = set()
         self.returned: list[bytes] = []
@@ -46,8 +54,10 @@ class Workload:
 
     async def start(self) -> None:
         async with self.connect() as client:
-            await client.create_topic(TOPIC, partitions=PARTITIONS, durability="os")
-            await client.create_topic(JOBS, durability="fsync")
+            await client.create_topic(
+                TOPIC, partitions=PARTITIONS, durability="os", segment_bytes=SEGMENT_BYTES
+            )
+            await client.create_topic(JOBS, durability="fsync", segment_bytes=SEGMENT_BYTES)
         self._tasks = [
             *(asyncio.create_task(self._publish(number)) for number in range(PUBLISHERS)),
             asyncio.create_task(self._order_jobs()),
@@ -63,17 +73,33 @@ class Workload:
             number = 0
             while not self._over.is_set():
                 value = b"%d-%d" % (publisher, number)
-                receipt = await client.publish(TOPIC, value, key=str(publisher))
+                try:
+                    receipt = await client.publish(TOPIC, value, key=str(publisher))
+                except fanlog.errors.DiskFullError:
+                    # Nothing was stored.
+                    await asyncio.sleep(_FULL_SECONDS)
+                    continue
                 self.acknowledged[value] = (receipt.partition, receipt.offset)
+                self._note_rest()
                 number += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _note_rest(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._answered_at:
+            self.longest_rest_s = max(self.longest_rest_s, now - self._answered_at)
+        self._answered_at = now
 
     async def _order_jobs(self) -> None:
         async with self.connect(producer="orders") as client:
             number = 0
             while not self._over.is_set():
                 value = b"job-%d" % number
-                await client.publish(JOBS, value)
+                try:
+                    await client.publish(JOBS, value)
+                except fanlog.errors.DiskFullError:
+                    await asyncio.sleep(_FULL_SECONDS)
+                    continue
                 self.jobs.add(value)
                 number += 1
                 await asyncio.sleep(_PAUSE_SECONDS * 4)
@@ -102,11 +128,21 @@ class Workload:
             async for job in worker:
                 if job.value in self.acked:
                     self.returned.append(job.value)
-                try:
-                    await job.ack()
-                except fanlog.errors.LeaseLostError:
-                    continue
-                self.acked.add(job.value)
+                if await self._ack(job):
+                    self.acked.add(job.value)
+
+    async def _ack(self, job: fanlog.Job) -> bool:
+        """False if it came too late."""
+        while True:
+            try:
+                await job.ack()
+            except fanlog.errors.LeaseLostError:
+                return False
+            except fanlog.errors.DiskFullError:
+                # Nothing was stored: the job is in hand.
+                await asyncio.sleep(_FULL_SECONDS)
+            else:
+                return True
 
     def check_alive(self) -> None:
         """Raises what a client has raised."""
@@ -115,11 +151,10 @@ class Workload:
                 task.result()
 
     async def until(self, holds: Callable[[], object], what: str) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_SECONDS
+        patience = Patience(PATIENCE_SECONDS)
         while not holds():
             self.check_alive()
-            assert loop.time() < deadline, f"{what}: {self}"
+            assert not patience.is_over, f"{what}: {self}"
             await asyncio.sleep(0.02)
 
     async def more(self, count: int) -> None:
@@ -137,7 +172,7 @@ class Workload:
         await self.until(lambda: self.jobs <= self.acked, "all jobs are acknowledged")
         await self.stop()
         self._check(self.read)
-        assert not self.returned, "acknowledged jobs came back"
+        assert not self.returned, f"acknowledged jobs came back: {self.returned}"
 
     async def stop(self) -> None:
         for task in (*self._tasks, *self._readers):
@@ -155,6 +190,21 @@ class Workload:
                 message = await reader.next(PATIENCE_SECONDS)
                 found.append((message.partition, message.offset, message.value))
         self._check(found)
+
+    async def read_all(self, url: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
+        """What one node has of a topic partition, with offsets."""
+        found: list[tuple[int, bytes]] = []
+        async with fanlog.connect(url, wait_seconds=PATIENCE_SECONDS) as client:
+            reached = (await client.find_offsets(topic, "earliest"))[partition]
+            end = (await client.find_offsets(topic, "latest"))[partition]
+            if reached >= end:
+                return found
+            async with client.subscribe(topic, start="earliest", partitions=(partition,)) as reader:
+                while reached < end:
+                    batch = await reader.next_batch(PATIENCE_SECONDS)
+                    found += [(message.offset, message.value) for message in batch.messages]
+                    reached = batch.next_offset
+        return found
 
     def _check(self, found: list[tuple[int, int, bytes]]) -> None:
         counts = Counter(value for *_, value in found)

@@ -45,7 +45,7 @@ document.addEventListener("securitypolicyviolation", event => console.error(
 # To find the contrast of a text takes axe milliseconds, and a page has thousands. So of texts that
 # have the same colours and sizes, as their ancestors do, it looks at three.
 _RUN_AXE = """
-async () => {
+async coloursOnly => {
   const looks = new Map([[null, ""]]), alike = new Map(), texts = [];
   const look = node => {
     if (!looks.has(node)) {
@@ -64,7 +64,9 @@ async () => {
     if (count <= 3) texts.push(node);
   }
   const options = { resultTypes: ["violations"], selectors: false };
-  const others = { ...options, rules: { "color-contrast": { enabled: false } } };
+  const others = coloursOnly
+    ? { ...options, runOnly: ["link-in-text-block"] }
+    : { ...options, rules: { "color-contrast": { enabled: false } } };
   const contrast = { ...options, runOnly: ["color-contrast"] };
   const { violations } = await axe.run(document, others);
   if (!texts.length) return violations;
@@ -240,12 +242,13 @@ async def _until_there(page: Page, faults: Faults) -> None:
         raise
 
 
-async def axe(page: Page, *, without: Collection[str] = ()) -> None:
+async def axe(page: Page, *, without: Collection[str] = (), colours_only: bool = False) -> None:
     """Fails on what axe calls serious or critical, anywhere on the page as it is now. It runs
-    beside the page's own scripts, so that the CSP stays as it is."""
+    beside the page's own scripts, so that the CSP stays as it is. `colours_only`: by the rules that
+    look at colours, for a page that it has seen in other colours."""
     if not await page.evaluate("() => typeof window.axe === 'object'"):
         await page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = await page.evaluate(_RUN_AXE)
+    found = await page.evaluate(_RUN_AXE, colours_only)
     bad = [
         f"{one['impact']} {one['id']}: {one['help']}\n"
         + "\n".join(f"    {node['html'][:200]}\n    {_why(node)}" for node in one["nodes"][:5])

@@ -71,7 +71,10 @@ async def test_axe_finds_what_is_wrong(dashboard: Dashboard) -> None:
         await page.close()
 
 
-async def test_axe_finds_the_one_text_that_is_pale(dashboard: Dashboard) -> None:
+@pytest.mark.parametrize("colours_only", [False, True])
+async def test_axe_finds_the_one_text_that_is_pale(
+    dashboard: Dashboard, colours_only: bool
+) -> None:
     rows = "<p>A row</p>" * 500
     pale = [
         "<p style='color: #ccc'>A row</p>",
@@ -82,11 +85,11 @@ async def test_axe_finds_the_one_text_that_is_pale(dashboard: Dashboard) -> None
     async with dashboard() as board:
         page = await board.browser.new_page()
         await page.set_content(f"{PAGE}<main>{rows}</main>")
-        await axe(page)
+        await axe(page, colours_only=colours_only)
         for one in pale:
             await page.set_content(f"{PAGE}<main>{rows}{one}{rows}</main>")
             with pytest.raises(AssertionError, match="color-contrast"):
-                await axe(page)
+                await axe(page, colours_only=colours_only)
         await page.close()
 
 

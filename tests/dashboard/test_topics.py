@@ -110,7 +110,7 @@ async def test_topics_are_searched_sorted_and_paged(dashboard: Dashboard) -> Non
         await board.broker.publish_many("orders", [b"x" * 1000] * 20)
         await board.broker.publish_many("payments", [b"x"] * 30)
         core = board.listener.core
-        core.durable.commit([("group/slow", (Position("payments", 0, 5, core.epoch),))])
+        core.durable.commit_positions([("group/slow", (Position("payments", 0, 5, core.epoch),))])
         async with board.visit("/topics") as page:
             await expect(page.get_by_text("1–50 of 62 topics")).to_be_visible()
             await page.get_by_role("button", name="Next page").click()

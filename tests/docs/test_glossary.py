@@ -30,10 +30,6 @@ REPLACED = {
 }
 # Forms of an old word that a plural "s" does not cover.
 FORMS = {"bury": "burial", "buried": "burial", "burying": "burial", "shelves": "shelf"}
-# Files that still use an old word as a name, one "word: file.py ..." a line. Take a file off the
-# line when its names are changed; add none. With a `*` the word may still be the name of a variable
-# in any file, but not of a class, a function or a module.
-STILL_TO_RENAME = Path(__file__).with_name("old_names.txt")
 # Sentences of documents in which such a word is ordinary English.
 ORDINARY = (
     "in place",  # to change something where it is
@@ -115,23 +111,14 @@ def source_phrases() -> str:
     return "\n".join(map(phrase, (*sorted(names), *docstrings)))
 
 
-def still_to_rename() -> dict[str, frozenset[str]]:
-    lines = STILL_TO_RENAME.read_text(encoding="utf-8").splitlines()
-    return {
-        word: frozenset(files.split())
-        for word, _, files in (line.partition(":") for line in lines if line)
-    }
-
-
 def old_names() -> Iterator[tuple[str, str, Path]]:
     """Each old word in a name of the source: the word, the name and its file."""
-    variables_may = {word for word, files in still_to_rename().items() if "*" in files}
     for path, tree in trees().items():
         defined = {*path.with_suffix("").parts, *_defined(tree)}
         for name in sorted(defined | {*_used(tree)}):
             for word in words_of(name):
                 old = FORMS.get(word, singular(word))
-                if old in REPLACED and (name in defined or old not in variables_may):
+                if old in REPLACED:
                     yield old, name, path
 
 
@@ -156,12 +143,7 @@ def test_no_word_of_the_glossary_is_listed_twice() -> None:
 
 
 def test_no_name_in_the_source_has_an_old_word() -> None:
-    listed = still_to_rename()
-    wrong = [
-        f"{file}: {name} (write {REPLACED[old]})"
-        for old, name, file in old_names()
-        if file.name not in listed.get(old, ())
-    ]
+    wrong = [f"{file}: {name} (write {REPLACED[old]})" for old, name, file in old_names()]
     assert not wrong, "\n".join(wrong)
 
 

@@ -43,6 +43,7 @@ async def test_an_edge_waits_for_its_upstream_says_so_once_serves_and_drains(
         ("http://127.0.0.1:7422", "is an address for browsers"),
         ("kafka://127.0.0.1", "is not the address of a bus"),
         ("fanlog://127.0.0.1:x", "is not an address"),
+        ("fanlog://127.0.0.1:7420,127.0.0.1:x", "is not an address"),
         ("fanlog://me:hidden@127.0.0.1", "list of processes"),
         ("redis://:hidden@127.0.0.1", "list of processes"),
     ],

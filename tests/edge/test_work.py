@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
+import fanlog
+from fanlog.config import Config, ListenerOptions
 from tests.client.ways import PATIENCE_SECONDS
-from tests.edge.stage import broker_at
+from tests.edge.stage import broker_at, edge_of, until
 from tests.edge.test_rest import web_edge
 
 QUEUE = "/v1/queues/jobs/q"
@@ -52,3 +56,23 @@ async def _pieces(http: Any, position: str) -> Any:
 async def _text(http: Any, position: str) -> str:
     async with http.get(f"/v1/streams/a?position={position}") as answer:
         return await answer.text()
+
+
+async def test_a_client_may_ack_jobs_that_came_after_upstream_was_restarted(tmp_path: Path) -> None:
+    """The edge greeted it with the epoch from before: no job of the new one is of that epoch."""
+    async with AsyncExitStack() as stack:
+        async with fanlog.Broker(tmp_path) as first:
+            port = first.listen().port
+            await first.create_topic("jobs")
+            edge = await stack.enter_async_context(edge_of(f"fanlog://127.0.0.1:{port}"))
+            client = await stack.enter_async_context(fanlog.connect(edge.url))
+            before = edge.node.core.epoch
+        config = Config(listener=ListenerOptions(port=port))
+        again = await stack.enter_async_context(fanlog.Broker(tmp_path, config=config))
+        again.listen()
+        await until(lambda: edge.node.core.epoch > before)
+        await again.publish("jobs", "new")
+        async with client.work("jobs", queue="q") as worker:
+            job = await worker.next(PATIENCE_SECONDS)
+            await job.ack()
+        assert (await again.groups.describe("q")).lag == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.batch import Batch, encode_batch, stamp
 from fanlog.format.sparse import thinned, widened
-from fanlog.format.web import OutgoingMessage, RenderedRecords, message_json, messages_json, rfc3339
+from fanlog.format.web import OutgoingMessage, RenderedRecords, messages_json, rfc3339
 from fanlog.format.web_filters import make_filter
 
 TIME_US = 1_700_000_000_123_456
@@ -134,7 +134,7 @@ def test_a_content_type_keeps_text_that_looks_like_json() -> None:
 
 def test_json_stands_in_a_message_byte_by_byte() -> None:
     value = b'{"a" :  1.0e2, "big": 123456789012345678901234567890}'
-    assert value in message_json(batch_of([value]), 0)
+    assert value in messages_json(batch_of([value]))[0]
 
 
 def test_a_publishers_time_stands_beside_the_brokers() -> None:

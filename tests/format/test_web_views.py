@@ -13,12 +13,13 @@ from websockets.frames import Opcode
 
 from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, encode_batch, split_batches, stamp
+from fanlog.format.record_views import FRAME_BYTES_MAX, POSITION_EVERY, Decoded, RecordView
 from fanlog.format.sparse import placeholder, thinned
 from fanlog.format.web import RenderedRecords, Unreadable
 from fanlog.format.web_filters import Filter, make_filter
 from fanlog.format.web_frames import binary_frame, sse_event, text_frame
 from fanlog.format.web_positions import parse_position
-from fanlog.format.web_views import FRAME_BYTES_MAX, POSITION_EVERY, Decoded, RecordView, views_for
+from fanlog.format.web_views import views_for
 from tests.format.web_frames import documents, events, frames
 
 

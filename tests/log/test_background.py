@@ -59,7 +59,7 @@ class HandRun:
 
 
 def open_store(folder: Path) -> tuple[LogStore, HandRun]:
-    store = LogStore(folder, LogOptions(), lambda: 0)
+    store = LogStore(folder, LogOptions())
     store.open()
     background = HandRun()
     store.employ(background)
@@ -69,7 +69,7 @@ def open_store(folder: Path) -> tuple[LogStore, HandRun]:
 def names_after_a_crash(folder: Path, copy: Path) -> list[str]:
     """The topics that a start finds in what is on disk now."""
     shutil.copytree(folder, copy)
-    store = LogStore(copy, LogOptions(), lambda: 0)
+    store = LogStore(copy, LogOptions())
     names = [topic.name for topic in store.open()]
     store.close()
     return names
@@ -138,7 +138,7 @@ def test_of_two_topics_with_one_name_the_newer_counts_and_the_other_is_reported(
     assert (old.number, new.number) == (9, 10)
     shutil.copytree(folder, tmp_path / "copy")
     store.close()
-    again = LogStore(tmp_path / "copy", LogOptions(), lambda: 0)
+    again = LogStore(tmp_path / "copy", LogOptions())
     assert {topic.number for topic in again.open()} == {new.number, *(t.number for t in others)}
     (problem,) = again.problems
     assert "9-t is skipped: there is a newer topic 't'" in problem
@@ -349,7 +349,7 @@ def test_a_log_that_is_emptied_knows_its_producers_after_a_crash_at_any_moment(
     for step in range(20):
         copy = tmp_path / f"crash-{step}"
         shutil.copytree(tmp_path / "data", copy)
-        found = LogStore(copy, LogOptions(), lambda: 0)
+        found = LogStore(copy, LogOptions())
         (again,) = found.open()
         assert again.logs[0].end_offset == 6
         last = {

@@ -19,7 +19,7 @@ FSYNC = TopicSettings(durability="fsync", retention_seconds=0)
 
 
 def open_store(folder: Path) -> tuple[LogStore, list[PartitionLog]]:
-    store = LogStore(folder, OPTIONS, lambda: 0)
+    store = LogStore(folder, OPTIONS)
     topics = store.open()
     return store, [topic.logs[0] for topic in topics]
 

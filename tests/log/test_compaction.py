@@ -475,7 +475,7 @@ def test_a_power_loss_after_a_run_loses_nothing_that_was_acknowledged(
     """What the log has not synced is cut or gone; it comes back from the journal."""
     dice = random.Random(seed)
     settings = msgspec.structs.replace(COMPACTED, durability="fsync", segment_bytes=64 * KIB)
-    store = LogStore(tmp_path / "data", OPTIONS, lambda: 0)
+    store = LogStore(tmp_path / "data", OPTIONS)
     store.open()
     log = store.create("t", settings).logs[0]
     commit = GroupCommit(store.get_journal(), lambda callback: None)
@@ -501,7 +501,7 @@ def test_a_power_loss_after_a_run_loses_nothing_that_was_acknowledged(
             os.truncate(path, dice.randrange(path.stat().st_size + 1))
     commit.close()
     store.close()
-    again = LogStore(broken, OPTIONS, lambda: 0)
+    again = LogStore(broken, OPTIONS)
     (topic,) = again.open()
     (restored,) = topic.logs
     for _ in range(2):
@@ -567,7 +567,7 @@ def test_offsets_that_were_deleted_are_not_used_again_when_a_crash_lost_the_reco
 def test_what_the_journal_has_comes_back_behind_what_was_deleted(tmp_path: Path) -> None:
     """The log lost its end with the power; the deletion goes to the middle of a batch."""
     settings = msgspec.structs.replace(COMPACTED, durability="fsync", segment_bytes=64 * KIB)
-    store = LogStore(tmp_path / "data", OPTIONS, lambda: 0)
+    store = LogStore(tmp_path / "data", OPTIONS)
     store.open()
     log = store.create("t", settings).logs[0]
     commit = GroupCommit(store.get_journal(), lambda callback: None)
@@ -582,7 +582,7 @@ def test_what_the_journal_has_comes_back_behind_what_was_deleted(tmp_path: Path)
         broken = tmp_path / str(cut)
         shutil.copytree(tmp_path / "data", broken)
         os.truncate(next(broken.glob("topics/*/0/*.log")), cut)
-        again = LogStore(broken, OPTIONS, lambda: 0)
+        again = LogStore(broken, OPTIONS)
         (topic,) = again.open()
         (restored,) = topic.logs
         assert (restored.start_offset, restored.end_offset, restored.damaged) == (33, 50, [])

@@ -31,7 +31,7 @@ FSYNC = TopicSettings(durability="fsync", retention_seconds=0)
 
 
 def open_store(folder: Path) -> LogStore:
-    store = LogStore(folder, OPTIONS, lambda: 0)
+    store = LogStore(folder, OPTIONS)
     store.open()
     return store
 
@@ -164,6 +164,23 @@ def test_a_compacted_log_can_be_cut(tmp_path: Path) -> None:
     (log,) = store.topics[0].logs
     assert list(read_batches(log)) == before[:-1]
     store.close()
+
+
+def test_a_compacted_log_is_one_after_it_was_cut_behind_its_compacted_part(tmp_path: Path) -> None:
+    """The compacted file is the newest one then, and is written to as any other."""
+    store = open_store(tmp_path)
+    log = small_segments(store.create("t", OS))
+    for i in range(100):
+        put(log, (b"%d" % (i % 7), b"v" * 100), owner=log.owner, time_us=i)
+    compact(log)
+    put(log, (b"0", b"uncommitted"), owner=log.owner, time_us=101)
+    store.close(clean=True)
+    cut_folder(str(tmp_path), CutList({Owner(1, 0): 100}))
+    for _ in range(2):
+        store = open_store(tmp_path)
+        (log,) = store.topics[0].logs
+        assert (log.end_offset, log.compacted_until) == (100, 100)
+        store.close()
 
 
 def test_a_folder_in_use_or_with_a_journal_is_not_cut(tmp_path: Path) -> None:

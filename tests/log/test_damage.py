@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.errors import DamagedError
-from fanlog.log.damage import Quarantine
+from fanlog.log.damage import ACCEPTED, Quarantine
 from fanlog.log.partition import PartitionLog
 from fanlog.model import KIB, DamagedRange
 from tests.log.pieces import (
@@ -204,6 +204,18 @@ def test_a_list_of_damage_that_can_not_be_read_is_begun_anew(tmp_path: Path) -> 
     quarantine.add(DamagedRange(1, 2, "f", "r"))
     assert [(r.first, r.next) for r in quarantine.ranges] == [(1, 2), (5, 9)]
     assert len(json.loads((tmp_path / "damaged.json").read_text())["damaged"]) == 2
+
+
+def test_damage_that_was_found_since_a_loss_was_accepted_is_not_accepted(tmp_path: Path) -> None:
+    quarantine = Quarantine(str(tmp_path), OWNER, set())
+    quarantine.add(DamagedRange(5, 7, "f", "r"))
+    quarantine.accept()
+    quarantine.add(DamagedRange(6, 9, "f", "r"))
+    quarantine.add(DamagedRange(3, 5, "f", "r"))
+    found = [(r.first, r.next, r.reason) for r in quarantine.ranges]
+    assert found == [(3, 5, "r"), (5, 7, ACCEPTED), (7, 9, "r")]
+    assert quarantine.known(DamagedRange(5, 6, "f", "r")).reason == ACCEPTED
+    assert quarantine.known(DamagedRange(6, 8, "f", "r")).reason == "r"
 
 
 def test_damage_under_a_read_block_of_any_size_is_the_same(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_piece_is_turned_away_with_its_own_error_and_the_next_one_is_taken(
 def test_the_pool_gives_up_all_its_descriptors_before_a_piece_is_turned_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     topic = store.create("t", TopicSettings(partitions=8))
     for log in topic.logs:
@@ -159,7 +159,7 @@ class Bench:
     """A store whose journal is soon full, and its group commit."""
 
     def __init__(self, folder: Path, options: LogOptions = SMALL_JOURNAL) -> None:
-        self.store = LogStore(folder, options, lambda: 0)
+        self.store = LogStore(folder, options)
         self.store.open()
         self.topic = self.store.create("t", FSYNC)
         self.commit = GroupCommit(self.store.get_journal(), lambda callback: None)
@@ -218,7 +218,7 @@ def test_the_journal_itself_may_lack_memory(
             bench.publish(1000)
     assert bench.told == [None] * 10
     bench.close()
-    store = LogStore(tmp_path, SMALL_JOURNAL, lambda: 0)
+    store = LogStore(tmp_path, SMALL_JOURNAL)
     (topic,) = store.open()
     assert [log.end_offset for log in topic.logs] == [5, 5]
     store.close()
@@ -284,7 +284,7 @@ def test_a_read_says_that_it_may_be_tried_again(
 def test_a_topic_that_could_not_be_made_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     store.create("first", TopicSettings())
     with monkeypatch.context() as patched:

@@ -157,7 +157,7 @@ def test_a_file_system_without_preallocation_will_do(
 def test_too_many_open_files_closes_idle_ones_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     topic = store.create("t", TopicSettings(partitions=8))
     for log in topic.logs:
@@ -183,7 +183,7 @@ def test_too_many_open_files_closes_idle_ones_first(
 def test_a_really_full_disk_keeps_serving_and_recovers_when_there_is_room(tiny_disk: Path) -> None:
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(500 * KIB))
-    store = LogStore(tiny_disk / "data", OPTIONS, lambda: 0)
+    store = LogStore(tiny_disk / "data", OPTIONS)
     store.open()
     settings = TopicSettings(segment_bytes=64 * KIB, retention_bytes=0)
     log = store.create("t", settings).logs[0]
@@ -210,14 +210,14 @@ def test_a_really_full_disk_keeps_serving_and_recovers_when_there_is_room(tiny_d
         publish()
     assert list(read_batches(log)) == samples
     store.close()
-    store = LogStore(tiny_disk / "data", OPTIONS, lambda: 0)
+    store = LogStore(tiny_disk / "data", OPTIONS)
     (topic,) = store.open()
     assert list(read_batches(topic.logs[0])) == samples
     store.close()
 
 
 def test_a_topic_that_can_not_be_created_leaves_nothing_behind(tiny_disk: Path) -> None:
-    store = LogStore(tiny_disk / "data", OPTIONS, lambda: 0)
+    store = LogStore(tiny_disk / "data", OPTIONS)
     store.open()
     store.create("first", TopicSettings())
     ballast = tiny_disk / "ballast"
@@ -232,7 +232,7 @@ def test_a_topic_that_can_not_be_created_leaves_nothing_behind(tiny_disk: Path) 
 
 
 def test_a_read_only_folder_is_refused_with_a_sentence(tiny_disk: Path) -> None:
-    store = LogStore(tiny_disk / "data", OPTIONS, lambda: 0)
+    store = LogStore(tiny_disk / "data", OPTIONS)
     store.open()
     topic = store.create("t", TopicSettings())
     store.close()
@@ -240,7 +240,7 @@ def test_a_read_only_folder_is_refused_with_a_sentence(tiny_disk: Path) -> None:
     with pytest.raises(
         FolderUnusableError, match=r"Read-only file system.*choose another data folder"
     ):
-        LogStore(tiny_disk / "data", OPTIONS, lambda: 0).open()
+        LogStore(tiny_disk / "data", OPTIONS).open()
     log = open_log(Path(topic.folder) / "0")
     with pytest.raises(LogFailedError, match="mount it writable"):
         append(log, make_batch(0))
@@ -265,7 +265,7 @@ def test_retention_frees_a_full_disk(tiny_disk: Path) -> None:
 def test_a_journal_without_room_to_grow_still_makes_everything_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     log = store.create("t", TopicSettings(durability="fsync")).logs[0]
     commit = GroupCommit(store.get_journal(), lambda callback: None)

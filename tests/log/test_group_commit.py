@@ -58,7 +58,7 @@ class Disk:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LogStore]:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     yield store
     store.close()
@@ -213,7 +213,7 @@ def test_the_next_start_after_a_failed_sync_replays_what_was_acknowledged(
     store.close()
     for path in tmp_path.glob("topics/*/*/*.log"):
         path.unlink()
-    again = LogStore(tmp_path, OPTIONS, lambda: 0)
+    again = LogStore(tmp_path, OPTIONS)
     (topic,) = again.open()
     assert topic.logs[0].end_offset >= 1
     assert topic.logs[0].read(0, 1).next_offset == 1
@@ -239,7 +239,7 @@ def test_a_failed_checkpoint_is_fatal_before_its_journal_file_is_used_again(
 ) -> None:
     import msgspec  # noqa: PLC0415
 
-    store = LogStore(tmp_path, msgspec.structs.replace(OPTIONS, journal_bytes=1024), lambda: 0)
+    store = LogStore(tmp_path, msgspec.structs.replace(OPTIONS, journal_bytes=1024))
     store.open()
     bench = Bench(store)
     real = os.fdatasync
@@ -263,7 +263,7 @@ def test_a_failed_checkpoint_is_fatal_before_its_journal_file_is_used_again(
     store.close()
     for path in tmp_path.glob("topics/*/*/*.log"):
         path.unlink()
-    again = LogStore(tmp_path, OPTIONS, lambda: 0)
+    again = LogStore(tmp_path, OPTIONS)
     (topic,) = again.open()
     assert topic.logs[0].end_offset >= acknowledged
     again.close()

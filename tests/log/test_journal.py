@@ -42,7 +42,7 @@ class Broker:
     """A store with one fsync topic, and what it has acknowledged in each partition."""
 
     def __init__(self, folder: Path, options: LogOptions = OPTIONS) -> None:
-        self.store = LogStore(folder, options, lambda: 0)
+        self.store = LogStore(folder, options)
         topics = self.store.open()
         self.topic = topics[0] if topics else self.store.create("t", SETTINGS)
         self.logs: list[PartitionLog] = self.topic.logs
@@ -68,6 +68,10 @@ class Broker:
 
         self.commit.add(log, b"".join(s.data for s in piece), done)
 
+    def repeat(self, partition: int) -> None:
+        """A batch that it has comes again: its answer waits for what is before it."""
+        self.commit.add(self.logs[partition], b"", lambda error: None)
+
     def close(self) -> None:
         self.commit.close()
         self.store.close()
@@ -75,7 +79,7 @@ class Broker:
 
 def check(folder: Path, broker: Broker, acknowledged: list[int], options: LogOptions) -> None:
     """A start in `folder` has all that was acknowledged, as it was, and goes on from there."""
-    store = LogStore(folder, options, lambda: 0)
+    store = LogStore(folder, options)
     (topic,) = store.open()
     for log, samples, least in zip(topic.logs, broker.samples, acknowledged, strict=True):
         assert log.end_offset >= least
@@ -115,7 +119,7 @@ def wipe_segments(folder: Path) -> None:
 
 
 def test_there_is_no_journal_without_a_topic_that_needs_it(tmp_path: Path) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     store.create("t", TopicSettings())
     assert store.journal is None
@@ -145,7 +149,7 @@ def test_producers_come_back_from_the_journal_too(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy_folder(tmp_path / "data", copy)
     wipe_segments(copy)
-    store = LogStore(copy, OPTIONS, lambda: 0)
+    store = LogStore(copy, OPTIONS)
     (topic,) = store.open()
     assert topic.logs[0].recovered == [ProducerRun(1, 0, 0, 5, 0)]
     store.close()
@@ -160,7 +164,7 @@ def test_a_clean_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     assert read_journal(str(tmp_path / "journal")).batches == []
     # Also not after somebody has removed the segments: that is a loss, and no offset comes again.
     wipe_segments(tmp_path)
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     (topic,) = store.open()
     assert [(log.start_offset, log.end_offset) for log in topic.logs] == [(3, 3)] * 3
     assert [(lost.first, lost.next) for log in topic.logs for lost in log.damaged] == [(0, 3)] * 3
@@ -174,7 +178,7 @@ def test_a_replay_happens_once(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy_folder(tmp_path / "data", copy)
     broker.close()
-    LogStore(copy, OPTIONS, lambda: 0).open()
+    LogStore(copy, OPTIONS).open()
     assert read_journal(str(copy / "journal")).batches == []
 
 
@@ -201,7 +205,7 @@ def test_batches_of_a_deleted_topic_are_ignored(tmp_path: Path) -> None:
     other = broker.store.create("other", SETTINGS)
     copy = tmp_path / "copy"
     copy_folder(tmp_path / "data", copy)
-    store = LogStore(copy, OPTIONS, lambda: 0)
+    store = LogStore(copy, OPTIONS)
     (topic,) = store.open()
     assert topic.number == other.number
     assert [log.end_offset for log in topic.logs] == [0, 0, 0]
@@ -260,7 +264,7 @@ def test_stale_groups_are_not_replayed_even_when_the_file_was_not_overwritten(
         broker.publish(0)
         broker.commit.drain()
     broker.close()
-    store = LogStore(tmp_path, options, lambda: 0)
+    store = LogStore(tmp_path, options)
     (topic,) = store.open()
     store.delete(topic)
     store.close()
@@ -282,7 +286,7 @@ def test_records_that_neither_log_nor_journal_has_are_a_gap_and_not_used_again(
     broker.close()
     (path,) = copy.glob("topics/*/0/*.log")
     os.truncate(path, len(broker.samples[0][0].data) * 5)
-    store = LogStore(copy, options, lambda: 0)
+    store = LogStore(copy, options)
     (topic,) = store.open()
     log = topic.logs[0]
     assert log.end_offset == 100
@@ -376,7 +380,7 @@ class PowerLoss:
     seed=st.integers(0, 2**32),
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["publish"] * 6 + ["commit"] * 3 + ["crash", "retain"]),
+            st.sampled_from(["publish"] * 6 + ["commit"] * 3 + ["repeat", "crash", "retain"]),
             st.integers(0, 2),
             st.sampled_from([20, 300, 1500, 20_000]),
         ),
@@ -401,6 +405,8 @@ def test_a_power_loss_at_any_point_takes_back_nothing_that_was_acknowledged(
                 broker.publish(partition, size=size, batches=rng.randrange(1, 4))
             elif step == "commit":
                 broker.commit.drain()
+            elif step == "repeat":
+                broker.repeat(partition)
             elif step == "retain":
                 log = broker.logs[partition]
                 log.settings = msgspec.structs.replace(small, retention_bytes=8 * KIB)
@@ -415,7 +421,7 @@ def test_a_power_loss_at_any_point_takes_back_nothing_that_was_acknowledged(
                 else:
                     power.carry(folder / "data", copy)
                 # The power goes again, just when the journal has been replayed and emptied.
-                store = LogStore(copy, options, lambda: 0)
+                store = LogStore(copy, options)
                 store.open()
                 again = folder / f"again-{crashes}"
                 power.copy(copy, again, rng)
@@ -441,12 +447,36 @@ def test_a_torn_last_group_is_as_if_it_had_never_been_written(tmp_path: Path) ->
         copy_folder(tmp_path / "data", copy)
         (copy / "journal" / "0.journal").write_bytes(after[:cut] + before[cut:])
         wipe_segments(copy)
-        store = LogStore(copy, OPTIONS, lambda: 0)
+        store = LogStore(copy, OPTIONS)
         (topic,) = store.open()
         assert topic.logs[0].end_offset == 1
         store.close()
         shutil.rmtree(copy)
     broker.close()
+
+
+def test_a_repeated_batch_that_begins_a_file_hides_nothing_behind_it(tmp_path: Path) -> None:
+    """It has nothing to write. An empty group at the start says that a file holds nothing."""
+    broker = Broker(tmp_path / "data")
+    broker.repeat(0)
+    broker.commit.drain()
+    broker.publish(0)
+    broker.commit.drain()
+    copy = tmp_path / "copy"
+    copy_folder(tmp_path / "data", copy)
+    wipe_segments(copy)
+    check(copy, broker, broker.acknowledged, OPTIONS)
+    broker.close()
+
+
+def test_groups_behind_an_empty_first_one_are_found(tmp_path: Path) -> None:
+    batch = make_batch(0, owner=Owner(1, 0)).data
+    old = group_header(1 << 32 | 1, batch) + batch
+    (tmp_path / "1.journal").write_bytes(group_header(1 << 32 | 3, b"") + old)
+    assert read_journal(str(tmp_path)).batches == []
+    new = group_header(1 << 32 | 2, batch) + batch
+    (tmp_path / "0.journal").write_bytes(group_header(1 << 32 | 2, b"") + new)
+    assert [bytes(body) for body in read_journal(str(tmp_path)).batches] == [batch]
 
 
 def test_owners_are_told_apart_by_topic_and_partition() -> None:
@@ -457,7 +487,10 @@ def test_owners_are_told_apart_by_topic_and_partition() -> None:
     third = make_batch(4, owner=Owner(1, 0))
     groups = [memoryview(first.data + second.data), memoryview(third.data)]
     found = by_partition(JournalFound(groups, [], [], complete=True, faults=[]))
-    assert {owner: journaled.bases for owner, journaled in found.items()} == {
+    assert {
+        owner: [header.base_offset for header in journaled.headers]
+        for owner, journaled in found.items()
+    } == {
         Owner(1, 0): [3, 4],
         Owner(1, 1): [9],
     }

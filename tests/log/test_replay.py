@@ -44,7 +44,7 @@ def found(
     """What a start finds in a log: batches, damage, its end, and problems; a second one too."""
     out: list[tuple[list[bytes], list[tuple[int, int]], int, list[str]]] = []
     for _ in range(2):
-        store = LogStore(folder, options, lambda: 0)
+        store = LogStore(folder, options)
         (topic,) = store.open()
         log = topic.logs[partition]
         batches, lost = read_around_damage(log)
@@ -189,7 +189,7 @@ def test_of_what_was_synced_and_is_gone_the_deleted_records_are_no_loss(
     for _ in range(100):
         broker.publish(0)
     broker.close()
-    store = LogStore(tmp_path / "data", SMALL, lambda: 0)
+    store = LogStore(tmp_path / "data", SMALL)
     (topic,) = store.open()
     assert topic.logs[0].delete_before(deleted) == deleted
     if not clean:
@@ -199,7 +199,7 @@ def test_of_what_was_synced_and_is_gone_the_deleted_records_are_no_loss(
     for path in folder.glob("topics/*/0/*.log"):
         path.unlink()
     lost = [(60, 100)] if deleted == 60 else []
-    store = LogStore(folder, SMALL, lambda: 0)
+    store = LogStore(folder, SMALL)
     (topic,) = store.open()
     log = topic.logs[0]
     assert [(d.first, d.next) for d in log.damaged] == lost
@@ -237,7 +237,7 @@ def test_a_start_syncs_no_log_that_was_synced_before(
     broker.close()
     synced: list[str] = []
     monkeypatch.setattr("fanlog.log.disk.sync_file", synced.append)
-    store = LogStore(tmp_path / "data", SMALL, lambda: 0)
+    store = LogStore(tmp_path / "data", SMALL)
     store.open()
     assert synced == []
     store.close()
@@ -312,7 +312,7 @@ def test_stale_groups_stay_stale_when_the_mark_that_retired_them_is_damaged(
         path = tmp_path / "journal" / name
         data = path.read_bytes()
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     (topic,) = store.open()
     topic.logs[0].delete_before(9)
     store.close()

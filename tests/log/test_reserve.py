@@ -151,7 +151,7 @@ def test_without_a_reserve_a_full_disk_is_still_noticed(tmp_path: Path) -> None:
 def test_a_store_whose_reserve_is_spent_takes_no_messages_and_no_topics_but_frees_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     topic = store.create("t", TopicSettings())
     log = topic.logs[0]
@@ -170,7 +170,7 @@ def test_a_store_whose_reserve_is_spent_takes_no_messages_and_no_topics_but_free
         assert log.delete_before(1) == 1
         store.delete(topic)
     store.close()
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     assert store.open() == []
     assert not store.reserve.spent
     store.close()
@@ -180,7 +180,7 @@ def test_a_start_without_room_for_the_reserve_says_that_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "posix_fallocate", no_allocation)
-    store = LogStore(tmp_path, OPTIONS, lambda: 0)
+    store = LogStore(tmp_path, OPTIONS)
     store.open()
     assert store.reserve.spent
     assert any("the disk is full" in problem for problem in store.problems)

@@ -29,7 +29,7 @@ DAMAGED = 60
 
 
 def open_store(folder: Path) -> LogStore:
-    store = LogStore(folder, OPTIONS, lambda: 0)
+    store = LogStore(folder, OPTIONS)
     store.open()
     return store
 
@@ -75,7 +75,7 @@ def damage(folder: Path, offset: int) -> None:
 
 def check(folder: Path) -> list[str]:
     """All messages are there; what the start says is wrong."""
-    store = LogStore(folder, OPTIONS, lambda: 0)
+    store = LogStore(folder, OPTIONS)
     topics = {topic.name: topic for topic in store.open()}
     kept, synced = topics["kept"].logs[0], topics["synced"].logs[0]
     assert kept.end_offset == 100
@@ -218,7 +218,7 @@ def test_a_topic_with_an_older_copy_has_every_partition_that_has_a_folder(crashe
     (folder,) = crashed.glob("topics/*-kept")
     shutil.copytree(folder / "0", folder / "7")
     (folder / "topic.json").write_bytes(b"")
-    store = LogStore(crashed, OPTIONS, lambda: 0)
+    store = LogStore(crashed, OPTIONS)
     (kept,) = (topic for topic in store.open() if topic.name == "kept")
     assert kept.settings.partitions == 8
     store.close()
@@ -231,7 +231,7 @@ def test_a_topic_that_nobody_can_describe_keeps_all_its_messages(crashed: Path) 
         (folder / name).write_bytes(b"broken")
     shutil.rmtree(folder / "0")
     for _ in range(3):
-        store = LogStore(crashed, OPTIONS, lambda: 0)
+        store = LogStore(crashed, OPTIONS)
         assert [topic.name for topic in store.open()] == ["kept"]
         (problem,) = store.problems
         assert "topic is missing" in problem

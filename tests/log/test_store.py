@@ -24,11 +24,9 @@ from fanlog.log.store import MEMORY_NUMBERS_FROM, LogStore
 from fanlog.model import Durability, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, read_batches
 
-NOW_US = 1_700_000_000_000_000
-
 
 def open_store(folder: Path | None, options: LogOptions = OPTIONS) -> LogStore:
-    store = LogStore(folder, options, lambda: NOW_US)
+    store = LogStore(folder, options)
     store.open()
     return store
 
@@ -36,7 +34,7 @@ def open_store(folder: Path | None, options: LogOptions = OPTIONS) -> LogStore:
 def reopen(store: LogStore) -> tuple[LogStore, dict[str, TopicSettings]]:
     store.close()
     assert store.folder is not None
-    again = LogStore(Path(store.folder), store.options, lambda: NOW_US)
+    again = LogStore(Path(store.folder), store.options)
     return again, {topic.name: topic.settings for topic in again.open()}
 
 
@@ -45,7 +43,7 @@ def test_topics_and_their_messages_come_back(tmp_path: Path) -> None:
     topic = store.create("orders", TopicSettings(partitions=3, segment_bytes=1 << 20))
     samples = [fill(log, 10) for log in topic.logs]
     store.close()
-    store = LogStore(tmp_path / "data", OPTIONS, lambda: NOW_US)
+    store = LogStore(tmp_path / "data", OPTIONS)
     (again,) = store.open()
     assert (again.name, again.number, again.settings) == ("orders", topic.number, topic.settings)
     assert [log.durability for log in again.logs] == [Durability.OS] * 3
@@ -94,7 +92,7 @@ def test_the_epoch_rises_with_every_start(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_there_are_only_topics_in_memory() -> None:
-    store = LogStore(None, OPTIONS, lambda: NOW_US)
+    store = LogStore(None, OPTIONS)
     assert store.open() == []
     assert 1 <= store.epoch <= 0xFFFFFFFF
     topic = store.create("live", TopicSettings(durability="memory", partitions=2))
@@ -126,7 +124,7 @@ def test_numbers_of_topics_in_memory_begin_again_when_all_were_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fanlog.log.store._MEMORY_NUMBERS_MAX", MEMORY_NUMBERS_FROM + 9)
-    store = LogStore(None, OPTIONS, lambda: NOW_US)
+    store = LogStore(None, OPTIONS)
     store.open()
     memory = TopicSettings(durability="memory")
     topics = [store.create(f"t{i}", memory) for i in range(10)]
@@ -226,7 +224,7 @@ def test_a_broker_in_another_process_is_named_and_its_end_frees_the_folder(tmp_p
     script = (
         "import sys, time; from pathlib import Path\n"
         "from fanlog.config import LogOptions; from fanlog.log.store import LogStore\n"
-        "LogStore(Path(sys.argv[1]), LogOptions(), lambda: 0).open()\n"
+        "LogStore(Path(sys.argv[1]), LogOptions()).open()\n"
         "print('open', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fanlog
-from fanlog.broker.transactions.commits import TransactionCommits
+from fanlog.broker.transactions.execution import TransactionExecution
 from fanlog.cli.verify import LEDGER, staged_of
 from fanlog.config import Config
 from fanlog.log.backup.check_files import check_small_file
@@ -64,7 +64,7 @@ async def leave_staged(broker: fanlog.Broker, patch: pytest.MonkeyPatch) -> None
     """Commits a transaction that is too large for memory, and of which nothing is stored yet."""
     committed = asyncio.Event()
     # It is about to be stored, and is not.
-    patch.setattr(TransactionCommits, "_read", lambda *_: committed.set())
+    patch.setattr(TransactionExecution, "_read", lambda *_: committed.set())
     transaction = broker.transaction("large")
     await transaction.begin()
     for _ in range(20):

@@ -44,6 +44,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._writers: dict[int, asyncio.Handle] = {}
         self._turn: Event | None = None
         self._turn_at = 0.0
+        self._in_turn = False
         # Until then the process is busy, or stopped.
         self.busy_until = 0.0
         self.faults: list[dict[str, Any]] = []
@@ -166,54 +167,78 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def wake(self) -> None:
         """Something is ready, or a timer was set."""
-        if not self._process.alive or self._world.over:
+        if self._in_turn:
+            # Its end looks again.
             return
-        when = self._next_turn_at()
-        if when is None or (self._turn is not None and self._turn_at <= when):
+        world, turn = self._world, self._turn
+        soonest = max(self.busy_until, world.now)
+        if turn is not None and self._turn_at <= soonest:
             return
-        if self._turn is not None:
-            self._turn.cancel()
+        if not self._process.alive or world.over:
+            return
+        if self._ready or self._has_ready_socket():
+            when = soonest
+        elif self._timers:
+            first = self._timers[0][0]
+            when = max(soonest, first)
+        else:
+            return
+        if turn is not None:
+            if self._turn_at <= when:
+                return
+            turn.cancel()
         self._turn_at = when
-        self._turn = self._world.at(when, self._begin_turn)
+        self._turn = world.at(when, self._begin_turn)
 
-    def _next_turn_at(self) -> float | None:
-        if self._ready or self._ready_sockets():
-            return max(self._world.now, self.busy_until)
-        if self._timers:
-            return max(self._world.now, self.busy_until, self._timers[0][0])
-        return None
+    def _has_ready_socket(self) -> bool:
+        sockets = self._process.sockets
+        for fd in self._readers:
+            if fd in sockets and sockets[fd].readable():
+                return True
+        return any(fd in sockets and sockets[fd].writable() for fd in self._writers)
 
     def _ready_sockets(self) -> list[asyncio.Handle]:
         sockets = self._process.sockets
         ready = [h for fd, h in self._readers.items() if fd in sockets and sockets[fd].readable()]
-        ready += [h for fd, h in self._writers.items() if fd in sockets and sockets[fd].writable()]
+        if self._writers:
+            ready += [
+                h for fd, h in self._writers.items() if fd in sockets and sockets[fd].writable()
+            ]
         return ready
 
     def _begin_turn(self) -> None:
         self._turn = None
-        if not self._process.alive:
+        process, world = self._process, self._world
+        if not process.alive:
             return
-        if self._world.now < self.busy_until:
+        if world.now < self.busy_until:
             self.wake()
             return
-        with self._process.running():
+        before = process.enter(self)
+        self._in_turn = True
+        try:
             self._run_turn()
-        if self._process.alive:
+        finally:
+            self._in_turn = False
+            process.leave(*before)
+        if process.alive:
             took = self._dice.uniform(0.000_01, 0.000_2)
-            self.busy_until = max(self.busy_until, self._world.now + took)
+            self.busy_until = max(self.busy_until, world.now + took)
             self.wake()
 
     def _run_turn(self) -> None:
+        process, ready, timers = self._process, self._ready, self._timers
         now = self.time() + 1e-9
-        self._ready.extend(self._ready_sockets())
-        while self._timers and self._timers[0][0] <= now:
-            self._ready.append(heapq.heappop(self._timers)[2])
-        self._world.note(f"{self._process.name} turn {len(self._ready)}")
-        for _ in range(len(self._ready)):
-            handle = self._ready.popleft()
+        if self._readers or self._writers:
+            ready.extend(self._ready_sockets())
+        while timers and timers[0][0] <= now:
+            ready.append(heapq.heappop(timers)[2])
+        self._world.note(f"{process.name} turn {len(ready)}")
+        for _ in range(len(ready)):
+            handle = ready.popleft()
             if not handle.cancelled():
                 handle._run()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
-                if not self._process.alive:
+                if not process.alive:
                     return
 
     # What asyncio asks of every loop

@@ -155,6 +155,8 @@ class MemoryCoordination:
     def __init__(self, etcd: MemoryEtcd, lease_seconds: float = LEASE_SECONDS) -> None:
         self.etcd = etcd
         self.cut = False
+        # Its watches hang, and hear of no change.
+        self.deaf = False
         # "not sent"; "applied" or "not applied", but nobody knows; "late": applied by `land`.
         self.next_swap = ""
         self._late: list[tuple[str, Stored | None, bytes | None]] = []
@@ -193,7 +195,8 @@ class MemoryCoordination:
         try:
             while True:
                 changed.clear()
-                yield await self.read_prefix(prefix)
+                if not self.deaf:
+                    yield await self.read_prefix(prefix)
                 await changed.wait()
         finally:
             self.etcd.unsubscribe(changed)

@@ -12,8 +12,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from fanlog.broker.queues.key_order import KeyOrder
 from fanlog.broker.queues.queues import Queues
 from fanlog.client.core import transaction_core
+from fanlog.client.core.handling import Desk, MessageToHandle, Track
+from fanlog.client.core.staging_outbox import StagingOutbox
+from fanlog.client.groups.dead_letters import DeadLetterPublisher
+from fanlog.client.transactions.transaction import Transaction
 from fanlog.format.messages import CommitTransaction
 from fanlog.log import files, posix, recovery
 from fanlog.log.group_commit import GroupCommit
@@ -73,6 +78,21 @@ def forget_acks_at_a_restart() -> AbstractContextManager[object]:
     return mock.patch.object(Queues, "change_entry", without_done)
 
 
+def forget_failures_at_a_restart() -> AbstractContextManager[object]:
+    """The ledger of queues gets what is done, and not failures."""
+    change_entry = Queues.change_entry
+
+    def without_failures(self: Queues, queue: Any, part: Any, done: Any, failures: Any) -> Any:
+        return change_entry(self, queue, part, done, [])
+
+    return mock.patch.object(Queues, "change_entry", without_failures)
+
+
+def hand_out_jobs_of_a_key_together() -> AbstractContextManager[object]:
+    """An ordered queue does not wait for the job before."""
+    return mock.patch.object(KeyOrder, "may_go", return_value=True)
+
+
 def drop_positions_of_transactions() -> AbstractContextManager[object]:
     """A transaction stores its messages, and commits no positions."""
 
@@ -89,3 +109,48 @@ def take_no_id_for_transactions() -> AbstractContextManager[object]:
         return CommitTransaction(ticket, ticket, offsets, tickets)
 
     return mock.patch.object(transaction_core, "CommitTransaction", without_id)
+
+
+def commit_what_is_aborted() -> AbstractContextManager[object]:
+    return mock.patch.object(Transaction, "abort", Transaction.commit)
+
+
+def stage_batches_backwards() -> AbstractContextManager[object]:
+    """What is sealed last goes into the transaction first."""
+    send = StagingOutbox._send
+
+    def backwards(self: StagingOutbox, topic: Any, outbox: Any) -> None:
+        outbox.seal()
+        outbox.sealed.reverse()
+        send(self, topic, outbox)
+
+    return mock.patch.object(StagingOutbox, "_send", backwards)
+
+
+def commit_messages_in_hand() -> AbstractContextManager[object]:
+    """The offset of a message that a handler has begun is committed, whatever becomes of it."""
+    return mock.patch.object(Track, "position", property(lambda track: track.end))
+
+
+def go_on_behind_a_failure() -> AbstractContextManager[object]:
+    """A message that failed is tried again behind the others of its key."""
+    postpone = Desk.postpone
+
+    def behind(self: Desk, entry: MessageToHandle) -> bool:
+        again = postpone(self, entry)
+        if again:
+            self._lines[entry.line].entries.rotate(-1)
+            self._lines[entry.line].waits = False
+            self._rouse(entry.line, self._lines[entry.line])
+        return again
+
+    return mock.patch.object(Desk, "postpone", behind)
+
+
+def store_no_dead_letters() -> AbstractContextManager[object]:
+    """A group gives up on a message, and nobody hears of it."""
+
+    async def publish(self: DeadLetterPublisher, message: Any, reason: str, attempts: int) -> str:
+        return "dead"
+
+    return mock.patch.object(DeadLetterPublisher, "publish", publish)

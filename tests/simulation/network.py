@@ -135,6 +135,7 @@ class Stream(NetworkSocket):
         self._closed = False
         self._shut = False
         self._silent = False
+        self._severed = False
         # So many bytes get through before the connection is cut.
         self.bytes_left: int | None = None
 
@@ -206,6 +207,8 @@ class Stream(NetworkSocket):
     # What the network does
 
     def _put(self, data: bytes | None) -> None:
+        if self._severed:
+            return
         network = self.network
         for piece in (None,) if data is None else network.split(data):
             self._way.append(piece)
@@ -266,6 +269,12 @@ class Stream(NetworkSocket):
         """What is on its way never gets there."""
         self._way.clear()
         self._way_bytes = 0
+
+    def sever(self) -> None:
+        """Nothing gets there any more. What follows a loss must not arrive either: a stream of
+        bytes has no hole."""
+        self._severed = True
+        self.lose_way()
 
     def abandon(self, *, silently: bool) -> None:
         self._closed = True
@@ -345,7 +354,7 @@ class Network:
     def cut(self, stream: Stream) -> None:
         """Ends a connection now, whatever is on its way."""
         for end in (stream, stream.peer):
-            end.lose_way()
+            end.sever()
             self.reset(end, self.delay())
 
     def reset(self, stream: Stream, seconds: float) -> None:

@@ -38,10 +38,10 @@ class DirEntry:
         self.path = f"{folder}/{name}"
         self._node = node
 
-    def is_dir(self) -> bool:
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         return isinstance(self._node, Folder)
 
-    def is_file(self) -> bool:
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
         return isinstance(self._node, File)
 
     def stat(self) -> Any:

@@ -42,18 +42,28 @@ class Process:
         self._number += 1
         return self._number
 
-    @contextmanager
-    def running(self, *, in_thread: bool = False) -> Iterator[None]:
-        """Code of this process runs within, on its loop or in one of its threads."""
+    def enter(self, loop: SimulatedLoop | None) -> tuple[Process | None, Any]:
+        """Code of this process runs from now on: on its loop, or, with None, in a thread. Returns
+        what `leave` needs."""
         world = self.world
-        before, loop_before = world.current, asyncio._get_running_loop()
+        before = world.current, asyncio._get_running_loop()
         world.current = self
-        asyncio._set_running_loop(None if in_thread else self.loop)
+        asyncio._set_running_loop(loop)
+        return before
+
+    def leave(self, process: Process | None, loop: Any) -> None:
+        """Whatever ran before goes on."""
+        self.world.current = process
+        asyncio._set_running_loop(loop)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Code of this process runs within, on its loop."""
+        before = self.enter(self.loop)
         try:
             yield
         finally:
-            world.current = before
-            asyncio._set_running_loop(loop_before)
+            self.leave(*before)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begins a task, from outside."""

@@ -22,7 +22,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.substitutes import simulated
-from tests.simulation.workload import Violation, Workload
+from tests.simulation.workload import Intended, Violation, Workload
 from tests.simulation.workloads import ALL
 from tests.simulation.world import Killed, Stuck, World
 
@@ -60,7 +60,7 @@ class _Faulty(logging.Handler):
         simulation = self._simulation
         line = f"{simulation.world.now:.6f} {record.levelname} {record.getMessage()}"
         simulation.logged.append(line)
-        if record.exc_info and not isinstance(record.exc_info[1], Killed):
+        if record.exc_info and not isinstance(record.exc_info[1], Killed | Intended):
             text = logging.Formatter().formatException(record.exc_info)
             simulation.violations.append(f"logged with a traceback: {line}\n{text}")
 
@@ -196,7 +196,8 @@ class Simulation:
                 journal_bytes=dice.choice((16, 64, 1024)) * KIB,
                 segment_first_bytes=4 * KIB,
                 reserve_bytes=0,
-                retention_check_seconds=2.0,
+                retention_check_seconds=dice.choice((0.2, 0.5, 2.0)),
+                compaction_keys_max=dice.choice((2, 500_000)),
             ),
             broker=BrokerOptions(
                 auto_create_topics=False,

@@ -30,6 +30,7 @@ from tests.simulation.open_files import (
     simulated_open,
 )
 from tests.simulation.threads import (
+    ModuleLock,
     SimulatedCondition,
     SimulatedEvent,
     SimulatedExecutor,
@@ -167,7 +168,7 @@ def simulated(world: World) -> Iterator[None]:
         for name, value in list(vars(module).items()):
             new = replacements.get(id(value))
             if isinstance(value, lock_type):
-                new = SimulatedLock()
+                new = ModuleLock()
             elif name in _SALTS:
                 new = b"simulate"
             if new is not None:

@@ -115,8 +115,11 @@ class Threads:
     def _resume(self, thread: greenlet) -> None:
         self._sleeping.pop(thread).cancel()
         if self._process.alive:
-            with self._process.running(in_thread=True):
+            before = self._process.enter(None)
+            try:
                 thread.switch()
+            finally:
+                self._process.leave(*before)
 
     def _run_others(self, ready: Callable[[], bool], *, bounded: bool) -> bool:
         """The loop blocks: its threads go on, one after the other."""
@@ -173,6 +176,29 @@ class SimulatedLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+class ModuleLock:
+    """A lock that a module makes when it is imported: each process has one of its own."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Process, SimulatedLock] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    @property
+    def _lock(self) -> SimulatedLock:
+        process = active().current
+        assert process is not None, "no process runs"
+        return self._locks.setdefault(process, SimulatedLock())
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        if active().current is not None:
+            self._lock.release()
 
 
 class SimulatedCondition(SimulatedLock):
@@ -269,8 +295,11 @@ class SimulatedExecutor:
         self._threads = _threads()
         self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
         self._unfinished = 0
+        self._shut = False
 
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
+        if self._shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
         future: Future[T] = Future()
         self._waiting.append((future, lambda: work(*args)))
         self._unfinished += 1
@@ -283,6 +312,7 @@ class SimulatedExecutor:
             yield future.result()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._shut = True
         if cancel_futures:
             while self._waiting:
                 self._waiting.popleft()[0].cancel()

@@ -23,6 +23,10 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+class Intended(Exception):
+    """What a workload's own code fails with. Fanlog may log its traceback."""
+
+
 class Workload(abc.ABC):
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -46,6 +50,9 @@ class Workload(abc.ABC):
 
     async def settle(self, client: fanlog.Client) -> None:  # noqa: B027 - few need it
         """Does what is left to do when the faults are over, before the first `check`."""
+
+    def unsynced_lost(self) -> None:  # noqa: B027 - few need it
+        """All machines of a cluster have lost what was not synced, and an operator chooses one."""
 
     @property
     def over(self) -> bool:

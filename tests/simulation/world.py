@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # The wall clock at the beginning of each run.
 EPOCH_SECONDS = 1_700_000_000.0
 _SHOWN_LINES = 4000
+_HASHED_NOTES = 200
 
 
 class Killed(BaseException):
@@ -36,15 +38,37 @@ class Trace:
 
     def __init__(self, *, keep_all: bool = False) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
-        self.count = 0
-        self.lines: deque[str] = deque(maxlen=None if keep_all else _SHOWN_LINES)
+        self._count = 0
+        # Notes are hashed together, and put into lines when somebody reads them: that is cheaper.
+        self._times = array("d")
+        self._notes: list[str] = []
+        self._last: deque[tuple[float, str]] = deque(maxlen=None if keep_all else _SHOWN_LINES)
 
-    def note(self, line: str) -> None:
-        self.count += 1
-        self._hash.update(line.encode("utf-8", "backslashreplace"))
-        self.lines.append(line)
+    def note(self, now: float, what: str) -> None:
+        self._times.append(now)
+        self._notes.append(what)
+        if len(self._notes) >= _HASHED_NOTES:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        self._count += len(self._notes)
+        self._last.extend(zip(self._times, self._notes, strict=True))
+        self._hash.update(self._times.tobytes())
+        self._hash.update("\n".join(self._notes).encode("utf-8", "backslashreplace"))
+        del self._times[:]
+        self._notes.clear()
+
+    @property
+    def count(self) -> int:
+        return self._count + len(self._notes)
+
+    @property
+    def lines(self) -> list[str]:
+        self._take_in()
+        return [f"{now:.6f} {what}" for now, what in self._last]
 
     def digest(self) -> str:
+        self._take_in()
         return self._hash.hexdigest()
 
 
@@ -80,12 +104,12 @@ class World:
         return random.Random(f"{self.seed}/{name}")
 
     def note(self, what: str) -> None:
-        self.trace.note(f"{self.now:.6f} {what}")
+        self.trace.note(self.now, what)
 
     def at(self, when: float, call: Callable[[], None]) -> Event:
         event = Event(call)
         self._count += 1
-        heapq.heappush(self._events, (max(when, self.now), self._count, event))
+        heapq.heappush(self._events, (max(self.now, when), self._count, event))
         return event
 
     def after(self, seconds: float, call: Callable[[], None]) -> Event:

@@ -51,10 +51,10 @@ def test_a_checkpoint_of_another_source_is_told_from_ours() -> None:
 def test_a_limit_on_records_is_kept_and_something_goes_on(sizes: list[int], most: int) -> None:
     ranges = ranges_of(sizes)
     ends = limited(ranges, records_max=most)
-    taken = {some.place: ends[some.place] - some.first for some in ranges if some.size}
+    taken = {some.tp: ends[some.tp] - some.first for some in ranges if some.size}
     total = sum(sizes)
     assert sum(taken.values()) <= max(1, min(most, total))
-    assert all(0 <= taken[some.place] <= some.size for some in ranges if some.size)
+    assert all(0 <= taken[some.tp] <= some.size for some in ranges if some.size)
     assert sum(taken.values()) > 0 or not total
     if most >= len(taken):
         assert all(taken.values())
@@ -88,7 +88,7 @@ def test_a_split_covers_every_record_once(sizes: list[int], tasks_min: int) -> N
     ranges = ranges_of(sizes)
     pieces = split(ranges, tasks_min)
     for some in ranges:
-        mine = [piece for piece in pieces if piece.place == some.place]
+        mine = [piece for piece in pieces if piece.tp == some.tp]
         covered = [offset for piece in mine for offset in range(piece.first, piece.end)]
         assert covered == list(range(some.first, some.end))
     assert all(piece.size for piece in pieces)

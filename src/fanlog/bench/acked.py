@@ -22,7 +22,7 @@ DRAIN_TIMEOUT_S = 30.0
 POLL_TIMEOUT_S = 0.2
 SLICE_S = 0.05
 
-# Makes a block of units ready to be sent once more; the number of its first unit in the run.
+# Prepares a block of units to be sent again. Takes the number of its first unit in the run.
 Renumber = Callable[[memoryview, int], None]
 
 
@@ -37,18 +37,21 @@ class AckedLoad:
     unit_bytes: int
     window_units: int
     renumber: Renumber | None = None
+    # Whether it asks for its one answer again and again. Not where the system needs its core.
+    spins: bool = True
     sent_bytes: int = 0
     acknowledged_units: int = 0
 
     def pump(self, until_s: float) -> float:
-        """Publish and count until this time of the performance clock; the time it then was."""
+        """Publishes and counts until this time of the performance clock. Returns the time of its
+        end."""
         while (now := time.perf_counter()) < until_s:
             self.send((self.acknowledged_units + self.window_units) * self.unit_bytes)
             self.receive()
         return now
 
     def drain(self) -> None:
-        """Finish the unit being sent and wait for everything to be acknowledged."""
+        """Finishes the current unit and waits until everything is acknowledged."""
         units = -(-self.sent_bytes // self.unit_bytes)
         deadline = time.perf_counter() + DRAIN_TIMEOUT_S
         while self.acknowledged_units < units:
@@ -60,14 +63,14 @@ class AckedLoad:
             self.receive()
 
     def slice(self, slice_s: float) -> float:
-        """Publish for a moment, and wait until all is acknowledged; the time it took."""
+        """Publishes for a moment, and waits until all is acknowledged. Returns the time taken."""
         began = time.perf_counter()
         self.pump(began + slice_s)
         self.drain()
         return time.perf_counter() - began
 
     def fill(self, units: int, timeout_s: float) -> int:
-        """Publish exactly so many units; the messages that this makes, verified."""
+        """Publishes exactly this many units. Returns the number of messages, verified."""
         deadline = time.perf_counter() + timeout_s
         while self.acknowledged_units < units:
             if time.perf_counter() > deadline:
@@ -78,7 +81,7 @@ class AckedLoad:
         return units * self.wire.messages
 
     def verify(self) -> None:
-        """What was acknowledged is what was taken."""
+        """Checks that the system has stored exactly what it acknowledged."""
         self.sock.settimeout(SETUP_TIMEOUT_S)
         verify_stored(self.wire, self.sock, self.acknowledged_units * self.wire.messages)
 
@@ -97,7 +100,8 @@ class AckedLoad:
     def receive(self) -> None:
         """Wait for the socket, and count what it brings."""
         # With one unit in flight this spins: waking up would be most of what is measured.
-        self.epoll.poll(POLL_TIMEOUT_S if self.window_units > 1 else 0)
+        spins = self.spins and self.window_units == 1
+        self.epoll.poll(0 if spins else POLL_TIMEOUT_S)
         try:
             received = self.sock.recv(RECEIVE_BYTES_MAX)
         except BlockingIOError:
@@ -109,7 +113,12 @@ class AckedLoad:
 
 @contextlib.contextmanager
 def acked_load(
-    wire: AckedWire, port: int, window_messages: int, renumber: Renumber | None = None
+    wire: AckedWire,
+    port: int,
+    window_messages: int,
+    renumber: Renumber | None = None,
+    *,
+    spins: bool = True,
 ) -> Generator[AckedLoad]:
     """A publisher on a connection of its own. `renumber` is for a wire whose units must not be
     repeated as they are."""
@@ -129,6 +138,7 @@ def acked_load(
             unit_bytes=len(cycle[0]),
             window_units=max(1, window_messages // wire.messages),
             renumber=renumber,
+            spins=spins,
         )
 
 
@@ -147,8 +157,8 @@ def measure_acked(
 
 
 def measure_in_turn(loads: Sequence[AckedLoad], warmup_s: float, run_s: float) -> list[float]:
-    """The same for several publishers to one system, in slices so short that whatever else the
-    machine does concerns all of them alike; `run_s` is for each."""
+    """The same for several publishers to one system, in slices so short that noise of the machine
+    hits all alike. `run_s` is for each publisher."""
     for load in loads:
         load.slice(warmup_s / len(loads))
     took_s = [0.0] * len(loads)
@@ -157,7 +167,7 @@ def measure_in_turn(loads: Sequence[AckedLoad], warmup_s: float, run_s: float) -
     while min(took_s) < run_s:
         for number in order:
             took_s[number] += loads[number].slice(SLICE_S)
-        # Nobody always comes after the same one.
+        # The order changes, so that no publisher always follows the same one.
         order.reverse()
     counted = [load.acknowledged_units for load in loads]
     for load in loads:

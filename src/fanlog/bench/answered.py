@@ -39,13 +39,13 @@ class AnsweredCounts:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, all of its threads together."""
+    """Processor time of a process, over all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class AnsweredLoad:
-    """Publishers and subscribers, connected and ready to be pumped."""
+    """Connected publishers and subscribers."""
 
     def __init__(
         self, wire: AnsweredWire, port: int, connections: int, subscribers: int, pipeline: int
@@ -60,7 +60,7 @@ class AnsweredLoad:
         self._answer_bytes = wire.answer_bytes(subscribers) * pipeline
         fixed = wire.maybe_answer(subscribers)
         self._answer = None if fixed is None else fixed * pipeline
-        # Bytes of a connection's answer that have not come yet: only of those that came in parts.
+        # Missing bytes of answers that arrived in part, by connection.
         self._missing: dict[int, int] = {}
         self._received = {sock.fileno(): 0 for sock in self._subscribers}
         self._ways: dict[int, tuple[Callable[[int], bytes], Callable[[bytes], int]]] = {
@@ -86,12 +86,13 @@ class AnsweredLoad:
             send(self._request)
 
     def pump(self, until_s: float) -> float:
-        """Answer each answer with the next request until this time; the time it then was."""
+        """Sends the next request after each answer, until this time. Returns the time of its
+        end."""
         poll, ways, request = self._epoll.poll, self._ways, self._request
         size, answer, clock = self._answer_bytes, self._answer, time.perf_counter
         answered = 0
         while (now := clock()) < until_s:
-            # Spins: waking this process up would be part of what is measured.
+            # Spins, because waking up would count in the measurement.
             for number, _ in poll(0, EVENTS_MAX):
                 if number not in ways:
                     self._take(number)
@@ -149,7 +150,7 @@ class AnsweredLoad:
 def answered_load(
     wire: AnsweredWire, port: int, connections: int, subscribers: int, pipeline: int
 ) -> Generator[AnsweredLoad]:
-    """A load whose sockets are closed at the end, whatever happens."""
+    """A load. Its sockets are closed at the end in any case."""
     load = AnsweredLoad(wire, port, connections, subscribers, pipeline)
     try:
         yield load

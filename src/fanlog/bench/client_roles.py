@@ -17,7 +17,7 @@ from fanlog.bench.systems import HOST, SystemKind
 
 # What redis-py's documentation suggests for many commands; one PUBLISH a round trip is far slower.
 REDIS_PIPELINE_MESSAGES = 100
-# Redis and NATS are told to buffer without limit for a slow reader; this is as good as that.
+# Redis and NATS buffer without limit for a slow reader; this is the same.
 FANLOG_TAIL_BYTES = 256 << 20
 TOPIC = "bench"
 
@@ -77,7 +77,7 @@ async def subscribe_nats(port: int, messages: int, ready: Callable[[], None]) ->
             complete.set()
 
     client = await nats.connect(f"nats://{HOST}:{port}")
-    # Without limits: by default the client drops what its reader is too slow for.
+    # Without limits: by default the client drops messages if its reader is slow.
     await client.subscribe(TOPIC, cb=count, pending_msgs_limit=-1, pending_bytes_limit=-1)
     await client.flush()
     ready()

@@ -102,7 +102,7 @@ def measure_pair(kind: SystemKind, port: int, options: ClientsOptions) -> float:
 def peer(
     role: ClientRole, kind: SystemKind, port: int, options: ClientsOptions
 ) -> Generator[PeerPipe]:
-    """Run a role in its own process, and yield our end of its pipe."""
+    """Runs a role in its own process, and yields our end of its pipe."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=role, args=(kind, port, options, theirs))
@@ -120,13 +120,13 @@ def peer(
 
 
 def publish(kind: SystemKind, port: int, options: ClientsOptions, parent: PeerPipe) -> None:
-    """The publishing process; it says when it began."""
+    """The publishing process. It reports when it began."""
     payload = make_payload(options.payload_bytes)
     parent.send(uvloop.run(PUBLISHERS[kind](port, options.messages, payload)))
 
 
 def receive(kind: SystemKind, port: int, options: ClientsOptions, parent: PeerPipe) -> None:
-    """The receiving process; it says that it is ready, and when it had everything."""
+    """The receiving process. It reports when it is ready, and when it has everything."""
 
     def ready() -> None:
         parent.send(READY)

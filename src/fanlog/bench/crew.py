@@ -98,7 +98,7 @@ def _attend(parent: PeerPipe) -> None:
 
     async def start() -> None:
         parent.send(READY)
-        # In a thread: the loop goes on with what the client has to do meanwhile.
+        # In a thread: the loop keeps running for the client.
         await asyncio.to_thread(parent.recv)
 
     with contextlib.suppress(EOFError):

@@ -25,9 +25,9 @@ from fanlog.bench.systems import HOST, BenchError
 from fanlog.bench.wires.fanlog import NAME
 
 ANSWER_TIMEOUT_S = 20.0
-# What Chromium takes.
+# The encodings that Chromium accepts.
 ACCEPTED = "gzip, deflate, br, zstd"
-# What a small shop has, so that lists have something to list.
+# The topics of a small shop, so that lists are not empty.
 _TOPICS = 100
 _GROUPS = 20
 _DEAD = 50
@@ -35,8 +35,8 @@ _DEAD = 50
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A request that a page repeats. With `follows` the next one has what the last answer had
-    under this name."""
+    """A request that a page repeats. `follows` names the field of an answer that the next request
+    repeats."""
 
     path: str
     every_s: float
@@ -128,7 +128,7 @@ PAGES: dict[str, tuple[Poll, ...]] = {
     ),
     "/metrics": (_HEALTH, _history(*_METRICS)),
 }
-# What ten people look at.
+# The pages of ten people.
 OPENED = (
     "/",
     "/",
@@ -156,7 +156,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Dashboards:
-    """So many open dashboards. `requests` counts what they have asked."""
+    """A number of open dashboards. `requests` counts their requests."""
 
     port: int
     key: str
@@ -165,7 +165,7 @@ class Dashboards:
     _asked: list[_Asked] = field(default_factory=list[_Asked])
 
     def open(self) -> None:
-        """Connects. They were opened one after the other, so each asks at times of its own."""
+        """Connects. Each dashboard has its own phase, as if opened one after the other."""
         for number in range(self.count):
             for poll in PAGES[OPENED[number % len(OPENED)]]:
                 web = http.client.HTTPConnection(HOST, self.port, timeout=ANSWER_TIMEOUT_S)
@@ -173,7 +173,7 @@ class Dashboards:
                 self._asked.append(_Asked(poll, web, due_s))
 
     def ask(self, busy_s: float) -> None:
-        """Sends what is due after so many more seconds."""
+        """Sends the requests due within the next seconds."""
         headers = {"Accept": "application/json", "Accept-Encoding": ACCEPTED}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -183,7 +183,7 @@ class Dashboards:
                 continue
             one.due_s += one.poll.every_s
             if one.due_s < 0:
-                one.due_s = 0.0  # Nobody makes up for what was missed.
+                one.due_s = 0.0  # Missed polls are not repeated.
             mark = "&" if "?" in one.poll.path else "?"
             more = f"{mark}{one.poll.follows}={quote(one.token)}" if one.token else ""
             one.web.request("GET", one.poll.path + more, headers=headers)
@@ -191,7 +191,7 @@ class Dashboards:
             self.requests += 1
 
     def read(self) -> None:
-        """Takes the answers."""
+        """Reads the answers."""
         for one in self._asked:
             if not one.sent:
                 continue
@@ -228,7 +228,7 @@ def dashboards(port: int, key: str, count: int) -> Generator[Dashboards]:
 
 
 def furnish(port: int, key: str = "") -> None:
-    """Gives a broker what its pages list: topics, groups, and a queue with dead letters."""
+    """Fills a broker with what the pages list: topics, groups, and a queue with dead letters."""
     given = {"key": key} if key else {}
     with fanlog.sync.connect(f"fanlog://{HOST}:{port}", None, **given) as client:
         for number in range(_TOPICS):

@@ -84,7 +84,7 @@ def draw_bars(
     notes: list[str] | None = None,
     logarithmic: bool = False,
 ) -> None:
-    """Horizontal bars, first on top, each with its figure and what there is to add at its end."""
+    """Horizontal bars, the first on top, each with its figure and an optional note at its end."""
     bars = axes.barh(range(len(values)), values, color=colours, height=0.7)
     for bar, is_faded in zip(bars, faded or [False] * len(values), strict=True):
         bar.set_alpha(0.4 if is_faded else 1.0)

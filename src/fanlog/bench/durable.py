@@ -60,7 +60,7 @@ class DurableOptions(TimedOptions):
 
 
 def durable_cells(options: DurableOptions) -> list[DurableCell]:
-    """Every promise to measure, those of one kind side by side."""
+    """All promises to measure, similar ones side by side."""
     fanlog = [
         DurableCell("fanlog", label, durability == "fsync", "pubsub", durability, parts, batch)
         for label, durability, parts in _fanlog_promises(options)

@@ -49,7 +49,7 @@ WARMUP_MESSAGES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgesOptions(RunOptions):
-    """How many readers there are, and over how many edges they are spread in the second case."""
+    """The number of readers, and of edges for them in the second case."""
 
     readers: int = 1000
     edges: int = 4
@@ -102,7 +102,7 @@ def _measure(edges: int, options: EdgesOptions, cores: Cores, load: LoadProcess)
 
 @contextlib.contextmanager
 def _edge(upstream: int, cores: Cores, options: EdgesOptions) -> Generator[int]:
-    """An edge of the broker at a port; its own port. It shares the load's core."""
+    """Starts an edge of the broker at a port, on the load's core. Yields the edge's port."""
     port = free_port()
     command = [sys.executable, "-m", "fanlog", "edge", "--upstream", f"fanlog://{HOST}:{upstream}"]
     command += ["--host", HOST, "--port", str(port), "--redis-port", "-1", "--http-port", "-1"]

@@ -30,7 +30,7 @@ from fanlog.bench.wires import make_payload
 ITERATIONS: tuple[Iteration, ...] = ("messages", "batches")
 TOPIC = "bench"
 RUN_TIMEOUT_S = 120.0
-# Room for a reader that is behind for a while: a gap would end the run.
+# Room for a slow reader: a gap would end the run.
 TAIL_BYTES = 256 << 20
 
 
@@ -60,7 +60,7 @@ def run_embedded(options: EmbeddedOptions, progress: BenchProgress = silent) -> 
 
 
 def generate(iteration: Iteration, options: EmbeddedOptions) -> float:
-    """What the load process does: seconds that one run took."""
+    """Runs in the load process. Returns the seconds of one run."""
     return uvloop.run(asyncio.wait_for(_publish_to_all(iteration, options), RUN_TIMEOUT_S))
 
 

@@ -21,7 +21,7 @@ from fanlog.release import VERSION
 
 VERSION_TIMEOUT_S = 60.0
 OPEN_FILES_WANTED = 8192
-# Packages whose versions matter, and what they are called.
+# Packages with relevant versions, and their display names.
 PACKAGES = {
     "redis": "redis-py",
     "nats-py": "nats-py",
@@ -72,7 +72,7 @@ def describe_environment(
 
 
 def cpu_model() -> str:
-    """The processor's own name, or the architecture where the kernel does not tell."""
+    """The processor's name, or its architecture if the kernel does not name it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

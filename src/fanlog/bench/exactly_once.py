@@ -26,7 +26,7 @@ PRODUCER_ID = 7
 TRANSACTION_MESSAGES = 1000
 TOPICS = ("plain", "once", "transactions")
 WARMUP_MESSAGES = 1000
-# What a client sends before it is another's turn: a few hundredths of a second.
+# Bytes that a client sends in its turn: a few hundredths of a second.
 TURN_MESSAGES = 50_000
 
 Publish = Callable[[int], Awaitable[None]]
@@ -34,7 +34,7 @@ Publish = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class PublishingLoad:
-    """How much to publish; `messages` are each client's."""
+    """How much to publish. `messages` are for each client."""
 
     port: int
     payload_bytes: int
@@ -67,7 +67,7 @@ async def _publish_in_turn(given: PublishingLoad) -> list[float]:
         for topic in TOPICS:
             await once.create_topic(topic, durability=DURABILITY)
         sending = [_sending(plain, "plain", payload), _sending(once, "once", payload)]
-        # Transactions by themselves: what they leave to be done must not fall to the others.
+        # Transactions run alone: their background work must not slow the others.
         took_s = [
             *await _take_turns(sending, given.messages),
             *await _take_turns([_staging(once, "transactions", payload)], given.messages),
@@ -80,7 +80,7 @@ async def _publish_in_turn(given: PublishingLoad) -> list[float]:
 
 
 async def _take_turns(sides: Sequence[Publish], messages: int) -> list[float]:
-    """The seconds that each side took for so many messages."""
+    """The seconds of each side for this many messages."""
     for publish in sides:
         await publish(WARMUP_MESSAGES)
     took_s = [0.0] * len(sides)

@@ -123,7 +123,7 @@ def generate(cell: FanoutCell, options: FanoutOptions, port: int, pid: int) -> F
     kind = TlsFanoutLoad if cell.tls else FanoutLoad
     window, receive = options.window_messages, options.receive
     with connected(wire, port, cell.subscribers, window, receive, kind=kind) as load:
-        return measure_fanout(load, wire, options.warmup_s, options.run_s, pid)
+        return measure_fanout(load, wire, options.warmup_s, options.run_s, [pid])
 
 
 def _row(cell: FanoutCell, counts: list[FanoutCounts], options: FanoutOptions) -> FanoutRow:

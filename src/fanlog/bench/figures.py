@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def count(value: float) -> str:
-    """A rate as people say it: 812, 97.1 k, 4.85 M."""
+    """A rate for people: 812, 97.1 k, 4.85 M."""
     if value >= 1e6:
         return f"{value / 1e6:.2f} M"
     if value >= 1e3:
@@ -18,7 +18,7 @@ def count(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes as people say them: 812 B, 97.1 KiB, 4.50 GiB."""
+    """Bytes for people: 812 B, 97.1 KiB, 4.50 GiB."""
     for power, letter in ((3, "G"), (2, "M"), (1, "K")):
         if value >= 1024**power:
             return f"{value / 1024**power:.{1 if power < 3 else 2}f} {letter}iB"
@@ -26,12 +26,12 @@ def size(value: float) -> str:
 
 
 def times(value: float, base: float | None) -> str:
-    """How many times `base` the value is, or a dash where there is no base."""
+    """The value as a multiple of `base`, or a dash without a base."""
     return f"{value / base:.2f}×" if base else "–"
 
 
 def system_label(system: str, batch: int, listener: str = "native") -> str:
-    """The system, and for Fanlog how many messages it was given at a time, or by which protocol."""
+    """The system; for Fanlog also the batch size, or the protocol."""
     if system != "fanlog":
         return system
     if listener in ("websocket", "sse"):

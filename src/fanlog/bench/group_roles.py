@@ -35,8 +35,8 @@ def url_of(port: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLoad:
-    """One reader of a backlog: its partition, and how many messages of it. A member of a `group`
-    takes the partition that it is given."""
+    """One reader of a backlog: its partition, and the number of messages. A member of a `group`
+    takes the partition that it is assigned."""
 
     port: int
     topic: str
@@ -67,7 +67,7 @@ async def read_as_member(given: ReaderLoad, start: StartSignal) -> RoleResult:
 
 
 async def _assigned_one(member: fanlog.GroupMember) -> None:
-    """Until the group has settled: there are as many members as partitions."""
+    """Waits until each member has one partition."""
     async with asyncio.timeout(ASSIGNED_TIMEOUT_S):
         while len(member.partitions) != 1:  # noqa: ASYNC110 - the broker says when
             await asyncio.sleep(ASSIGNED_POLL_S)
@@ -90,8 +90,8 @@ async def _read(reader: fanlog.Subscription, given: ReaderLoad) -> RoleResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLoad:
-    """One worker of a queue: for how long it works, and how it says that jobs are done.
-    `prefetch` is what it has in hand at most, or fetches at once."""
+    """One worker of a queue: its working time, and how it acks. `prefetch` is the most jobs it
+    holds, or fetches at once."""
 
     port: int
     topic: str
@@ -111,7 +111,7 @@ async def work_fanlog(given: WorkerLoad, start: StartSignal) -> RoleResult:
         )
         async with worker, _dry_after(given.seconds):
             count = await WORK[given.acking](worker, until)
-            # Acked is what the broker has answered for.
+            # A job counts as acked when the broker has answered.
             await worker.flush()
             return RoleResult(count, time.perf_counter())
 
@@ -155,7 +155,7 @@ WORK: dict[Acking, Callable[[fanlog.Worker, float], Awaitable[int]]] = {
 
 @contextlib.asynccontextmanager
 async def _dry_after(seconds: float) -> AsyncGenerator[None]:
-    """A worker that waits for jobs when its time is up has none left."""
+    """A worker that is idle when its time is up has no job left."""
     try:
         async with asyncio.timeout(seconds + DRY_TIMEOUT_S):
             yield
@@ -166,7 +166,7 @@ async def _dry_after(seconds: float) -> AsyncGenerator[None]:
 
 
 async def jobs_left(port: int, queue: str) -> int:
-    """What a queue has not got an outcome on."""
+    """The number of jobs without an outcome."""
     async with fanlog.connect(url_of(port)) as client:
         return (await client.groups.describe(queue)).lag
 
@@ -188,7 +188,7 @@ async def work_nats(given: WorkerLoad, start: StartSignal) -> RoleResult:
             else:
                 await asyncio.gather(*(message.ack_sync(ACK_TIMEOUT_S) for message in messages))
             count += len(messages)
-        # What was acked before it is with the server once it has answered.
+        # After this answer, the server has all acks sent before.
         await client.flush()
     ended = time.perf_counter()
     await client.close()
@@ -208,7 +208,7 @@ async def add_nats_consumer(port: int, name: str, in_flight: int) -> None:
 
 
 async def nats_left(port: int, name: str) -> int:
-    """What is neither acked nor, by now, on its way to be."""
+    """Messages neither acked nor with an ack on its way."""
     nats: Any = importlib.import_module("nats")
     client = await nats.connect(f"nats://{HOST}:{port}")
     info = await client.jetstream().consumer_info(NATS_STREAM, name)

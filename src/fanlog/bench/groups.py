@@ -83,8 +83,8 @@ class GroupsOptions(TimedOptions):
 
 @dataclass(frozen=True, slots=True)
 class GroupsCell:
-    """A row to be: what is done, by how many processes, and which other row it is compared with,
-    of the same part."""
+    """A planned row: the work, the number of processes, and the row of the same part to compare
+    with."""
 
     part: GroupsPart
     system: SystemKind
@@ -95,7 +95,7 @@ class GroupsCell:
 
 @dataclass(slots=True)
 class GroupsRun:
-    """A benchmark under way: its results so far, and how far it is."""
+    """A running benchmark: its results so far, and its progress."""
 
     options: GroupsOptions
     cores: Cores
@@ -117,7 +117,7 @@ def run_groups(options: GroupsOptions, progress: BenchProgress = silent) -> Grou
 
     >>> run_groups(GroupsOptions(backlog=1_000_000, run_s=0.5))  # doctest: +SKIP
     """
-    # Redis has nothing of the kind.
+    # Redis has no such thing.
     available, left_out = split_available(kind for kind in options.systems if kind != "redis")
     if "nats" in available and not client_installed("nats"):
         available.remove("nats")
@@ -190,7 +190,7 @@ def _publishing(options: GroupsOptions, port: int) -> PublishingLoad:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """A system with so many messages in it."""
+    """A system filled with this many messages."""
 
     port: int
     messages: int
@@ -205,7 +205,7 @@ def backlog_in(kind: SystemKind, options: GroupsOptions, load: LoadProcess) -> G
 
 
 def fill(kind: SystemKind, options: GroupsOptions, port: int) -> int:
-    """What the load process does: as many messages in each partition; how many there are."""
+    """Runs in the load process: fills all partitions equally. Returns the number of messages."""
     wire = acked_wire(kind, options.payload_bytes, BACKLOG_BATCH, "os", options.readers)
     wanted = options.backlog if kind == "fanlog" else options.nats_jobs
     with acked_load(wire, port, FILL_WINDOW_MESSAGES) as load:
@@ -291,7 +291,7 @@ def measure_queues(
 def work_off(
     run: GroupsRun, crew: Crew, backlog: Backlog, cell: GroupsCell, acking: Acking
 ) -> float:
-    """Jobs acked per second by all workers of a new queue together."""
+    """Jobs acked per second by all workers of a new queue."""
     options, queue = run.options, f"queue-{run.done}"
     nats = cell.system == "nats"
     working = WorkerLoad(
@@ -312,7 +312,7 @@ def work_off(
 
 
 def verify_left(kind: SystemKind, backlog: Backlog, queue: str, acked: int) -> None:
-    """What was acked is what the system does not have to do any more. NATS may still be at it."""
+    """Checks that no acked job is left in the system. NATS may need a moment."""
     left_in = roles.nats_left if kind == "nats" else roles.jobs_left
     deadline = time.perf_counter() + SETTLE_TIMEOUT_S
     while (left := uvloop.run(left_in(backlog.port, queue))) != backlog.messages - acked:

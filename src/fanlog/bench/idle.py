@@ -27,12 +27,12 @@ from fanlog.bench.wires.fanlog import open_topic
 from fanlog.bench.wires.web import WebKind, subscribe
 from fanlog.format.batch import encode_batch
 
-# Connections before the first is counted: what a listener makes once is no part of the figure.
+# Connections opened before the count, to leave out what a listener allocates once.
 _WARM = 100
 _SETTLE_S = 1.0
-# Fewer than the kernel lets wait to be accepted.
+# Fewer than the kernel's queue of connections to accept.
 _AT_A_TIME = 100
-# One process has so many sockets, here and in the broker, beside its other files.
+# The most sockets of one process, here and in the broker, beside its other files.
 CONNECTIONS_MAX = 19_000
 
 

@@ -1,7 +1,7 @@
 """Latency: from a publish until the last of N subscribers has the message's last byte.
 
 Law: one message in flight at a time on an otherwise idle system; the generator spins, so that its
-own waking up is no part of the figure.
+own wake-up does not count.
 """
 
 from __future__ import annotations

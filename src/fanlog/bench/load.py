@@ -1,8 +1,8 @@
 """The load generator: one pipelining publisher, N counting subscribers, the same for every system.
 
 Law: it never parses. Subscribers count bytes, and discard them inside the kernel (MSG_TRUNC) or
-copy them out; the publisher keeps a fixed window of messages ahead of the slowest subscriber, so
-that nothing is dropped; in the end every subscriber must have received every byte published.
+copy them out. The publisher keeps a fixed window of messages ahead of the slowest subscriber, so
+that nothing is dropped. In the end every subscriber must have received every byte published.
 """
 
 from __future__ import annotations
@@ -38,18 +38,23 @@ class FanoutCounts:
 
     published_per_s: float
     delivered_per_s: float
-    # How long the system was on a core for one delivery, in nanoseconds; 0 if nobody looked.
-    system_ns: float = 0.0
+    # Nanoseconds on a core for one delivery, of each process that was watched.
+    processes_ns: tuple[float, ...] = ()
+
+    @property
+    def system_ns(self) -> float:
+        """Of all of them together; 0 if not measured."""
+        return sum(self.processes_ns)
 
 
 def window_units(wire: FanoutWire, subscribers: int, window_messages: int) -> int:
-    """The window in units: what was asked for, or less where so many subscribers share memory."""
+    """The window in units: as requested, or less if many subscribers share memory."""
     each_bytes = min(IN_FLIGHT_BYTES_MAX // subscribers, IN_FLIGHT_BYTES_EACH_MAX)
     return max(1, min(window_messages // wire.messages, each_bytes // wire.received_bytes))
 
 
 class FanoutLoad:
-    """A publisher and its subscribers, connected and ready to be pumped."""
+    """A connected publisher and its subscribers."""
 
     connect: Callable[[int], socket.socket] = staticmethod(connect)
 
@@ -104,13 +109,14 @@ class FanoutLoad:
         return self._sent_bytes // self._unit_bytes
 
     def pump(self, until_s: float) -> float:
-        """Publish and count until this time of the monotonic clock; the time it then was."""
+        """Publishes and counts until this time of the monotonic clock. Returns the time of its
+        end."""
         clock = time.perf_counter
         unit_bytes, out_bytes = self._unit_bytes, self._wire.received_bytes
         window_bytes = self._window * unit_bytes
         limit_bytes = 0
         while (now := clock()) < until_s:
-            # The slowest subscriber is looked for only when the window seems half used up.
+            # Looks for the slowest subscriber only if the window seems half used up.
             if limit_bytes - self._sent_bytes < window_bytes // 2:
                 slowest = min(self._received.values()) // out_bytes
                 limit_bytes = (slowest + self._window) * unit_bytes
@@ -126,14 +132,14 @@ class FanoutLoad:
         started_ns = time.perf_counter_ns()
         self._send(self._sent_bytes + self._unit_bytes)
         while self.received_bytes() < due:
-            # Spins, so that waking this process up is no part of what is measured.
+            # Spins, so that waking up does not count.
             self._receive(timeout_s=0 if spin else POLL_TIMEOUT_S)
             if time.perf_counter() > deadline:
                 raise BenchError("a message did not reach every subscriber in time")
         return time.perf_counter_ns() - started_ns
 
     def drain(self) -> None:
-        """Finish the unit being sent, take in what is still on its way, and check every count."""
+        """Finishes the current unit, receives what is on its way, and checks every count."""
         whole = -(-self._sent_bytes // self._unit_bytes) * self._unit_bytes
         due = whole // self._unit_bytes * self._wire.received_bytes
         deadline = time.perf_counter() + DRAIN_TIMEOUT_S
@@ -203,14 +209,18 @@ def connected(
 
 
 def measure_fanout(
-    load: FanoutLoad, wire: FanoutWire, warmup_s: float, run_s: float, pid: int = 0
+    load: FanoutLoad,
+    wire: FanoutWire,
+    warmup_s: float,
+    run_s: float,
+    pids: Sequence[int] = (),
 ) -> FanoutCounts:
-    """Warm up, count for a while, then drain and verify. `pid` is the system's process."""
+    """Warm up, count for a while, then drain and verify. `pids` are the system's processes."""
     began = load.pump(time.perf_counter() + warmup_s)
     published, received = load.published_units(), load.received_bytes()
-    used_ns = on_core_ns(pid) if pid else 0
+    before_ns = [on_core_ns(pid) for pid in pids]
     ended = load.pump(began + run_s)
-    used_ns = (on_core_ns(pid) if pid else 0) - used_ns
+    used_ns = [on_core_ns(pid) - ns for pid, ns in zip(pids, before_ns, strict=True)]
     published = load.published_units() - published
     received = load.received_bytes() - received
     load.drain()
@@ -219,7 +229,7 @@ def measure_fanout(
     return FanoutCounts(
         published_per_s=published * wire.messages / took_s,
         delivered_per_s=delivered / took_s,
-        system_ns=used_ns / delivered if delivered else 0.0,
+        processes_ns=tuple(ns / delivered if delivered else 0.0 for ns in used_ns),
     )
 
 
@@ -230,7 +240,7 @@ def measure_latency(load: FanoutLoad, warmup_s: float, run_s: float, samples_max
         load.publish_one_ns()
     until = time.perf_counter() + run_s
     samples: list[int] = []
-    # One at least: a busy machine may sleep through a short run.
+    # At least one: a busy machine may not get to run in a short time.
     while not samples or (time.perf_counter() < until and len(samples) < samples_max):
         samples.append(load.publish_one_ns())
     load.drain()

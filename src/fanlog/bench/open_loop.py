@@ -23,7 +23,7 @@ DRAIN_TIMEOUT_S = 30.0
 EVENTS_MAX = 2048
 NS = 1_000_000_000
 NEVER_NS = 1 << 62
-# As many messages as one send may hold, when many are overdue.
+# The most messages in one send, when many are overdue.
 SEND_UNITS_MAX = 1024
 
 
@@ -64,11 +64,11 @@ class OpenLoop:
             sock.close()
 
     def run(self, rate: int, warmup: int, count: int) -> OpenLoopTimes:
-        """Send `warmup` and then `count` messages on schedule; the times of the latter."""
+        """Sends `warmup` and then `count` messages on schedule. Returns the times of the latter."""
         clock, poll, takes = time.perf_counter_ns, self._epoll.poll, self._takes
         received, each_bytes, scratch = self._received, self._received_bytes, self._scratch
         total = warmup + count
-        # How many subscribers wait for a message, when it was due, sent, and there.
+        # For each message: subscribers still waiting; and when it was due, sent and received.
         waiting = [len(self._readers)] * total
         start = clock()
         due = [start + number * NS // rate for number in range(total)]
@@ -96,7 +96,7 @@ class OpenLoop:
                         arrived[unit] = now
                         done += 1
                 if now >= next_due:
-                    # Receiving from very many must not make the next message late.
+                    # Receiving from many subscribers must not delay the next message.
                     next_due = self._send(due, sent, total)
         self._verify(total)
         measured = range(warmup, total)
@@ -108,7 +108,7 @@ class OpenLoop:
         )
 
     def _send(self, due: Sequence[int], sent: list[int], total: int) -> int:
-        """Send all that is due; when there is something to send again."""
+        """Sends all that is due. Returns when the next message is due."""
         first = self._sent_bytes // self._unit_bytes
         now, last = time.perf_counter_ns(), first
         while last < total and due[last] <= now and last - first < SEND_UNITS_MAX - 1:
@@ -120,7 +120,7 @@ class OpenLoop:
         now, whole = time.perf_counter_ns(), self._sent_bytes // self._unit_bytes
         for number in range(first, whole):
             sent[number] = now
-        # Where the socket was full, the rest is overdue, and is tried again at once.
+        # If the socket was full, the rest is overdue, and is retried at once.
         return due[whole]
 
     def _discard_answers(self) -> None:

@@ -60,7 +60,7 @@ from fanlog.format.messages import (
     Subscribed,
     TopicOpened,
 )
-from fanlog.model import INTERNAL_PREFIX, KIB, MIB, TopicInfo
+from fanlog.model import INTERNAL_PREFIX, KIB, MIB, PARTITIONS_MAX, TopicInfo
 from fanlog.telemetry.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -75,15 +75,15 @@ RECEIVE_BYTES = 1 << 18
 FETCH_BYTES = 8 * MIB
 SMALL_SEGMENT_BYTES = 64 * KIB
 POSITIONS_A_FRAME = 1000
-# Small frames while pings are measured: it is the snapshot that counts, not the commits.
+# Small frames while pings are measured: the snapshot counts, not the commits.
 POSITIONS_A_MEASURED_FRAME = 100
 LEDGER = INTERNAL_PREFIX + "cursors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much of everything there is. Pings count until `afterwards_s` after an answer, because
-    work that goes on then belongs to the operation too."""
+    """The size of everything. Pings count until `afterwards_s` after an answer, because the work in
+    that time belongs to the operation, too."""
 
     topics: int = 100_000
     log_bytes: int = 1024 * MIB
@@ -95,7 +95,8 @@ class Scale:
     partitions: int = 1_000
     journal_bytes: int = 128 * MIB
     wide: int = 4096
-    group_positions: int = 5_000
+    group_positions: int = 12 * PARTITIONS_MAX
+    following: int = 300
     dead_letters: int = 1_000
     connections: int = 10_000
     idle_s: float = 3.0
@@ -116,6 +117,7 @@ SMALL = Scale(
     journal_bytes=2 * MIB,
     wide=10,
     group_positions=10,
+    following=3,
     dead_letters=5,
     connections=5,
     idle_s=0.2,
@@ -128,7 +130,8 @@ Step = Callable[[int, Scale], None]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Its name in the report, with `scale`'s numbers filled in; what is done before; and itself."""
+    """Its name in the report, with `scale`'s numbers filled in; its preparation; and the
+    operation."""
 
     name: str
     prepare: Step
@@ -142,7 +145,7 @@ class Operation:
 
 
 def opened(port: int) -> socket.socket:
-    """A connection that has said hello."""
+    """A connection after its handshake."""
     sock = connect(port)
     sock.settimeout(WAIT_TIMEOUT_S)
     greet(sock)
@@ -150,7 +153,7 @@ def opened(port: int) -> socket.socket:
 
 
 def asked(port: int, kind: FrameKind, message: msgspec.Struct, answer: type[T], aux: int = 0) -> T:
-    """One question on a connection of its own."""
+    """One request on a connection of its own."""
     with opened(port) as sock:
         return ask(sock, kind, message, answer, aux)
 
@@ -239,7 +242,7 @@ class FilledTopic(FanlogTopic):
 
 
 def fill(port: int, topic: FilledTopic, log_bytes: int) -> None:
-    """Publish so many bytes."""
+    """Publish this number of bytes."""
     with acked_load(topic, port, WINDOW_BATCHES * RECORDS_A_BATCH) as load:
         units = max(1, log_bytes // load.unit_bytes)
         while load.acknowledged_units < units:
@@ -381,11 +384,11 @@ def commit_frames(scale: Scale, count: int, a_frame: int) -> Iterable[bytes]:
     while True:
         for name in range(names):
             for first in range(0, scale.partitions, a_frame):
-                places = range(first, min(first + a_frame, scale.partitions))
-                positions = tuple(Position("positions", index, 0) for index in places)
+                indexes = range(first, min(first + a_frame, scale.partitions))
+                positions = tuple(Position("positions", index, 0) for index in indexes)
                 commit = CommitOffsets(f"reader {name}", positions)
                 yield message_frame(FrameKind.COMMIT, commit, request=1)
-                done += len(places)
+                done += len(indexes)
                 if done >= count:
                     return
 

@@ -52,7 +52,7 @@ from fanlog.security.keys import make_key
 
 Feature = Literal["auth", "metrics", "audit", "tracing", "limits"]
 FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing")
-# Those that are measured only when asked for.
+# Features that are measured only on request.
 OTHER_FEATURES: tuple[Feature, ...] = ("limits",)
 # Two equal brokers: how far a ratio is from 1 then, that much is noise.
 NO_FEATURES = "none"

@@ -26,12 +26,12 @@ from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind, frame
 
 INTERVAL_S = 0.001
 RECEIVE_BYTES = 1 << 16
-# An operation that stalls the broker for longer than this is given up.
+# The benchmark gives up on an operation that stalls the broker for longer.
 ANSWER_TIMEOUT_S = 60.0
 
 
 class Pinger:
-    """The process that pings one broker until it is told to stop."""
+    """The process that pings one broker until it gets a stop message."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -76,7 +76,7 @@ def _ping(port: int, pipe: Connection, cores: frozenset[int] | None) -> None:
 
 
 class _Pings:
-    """Pings on their way, by the time each was due, and the waits of those that came back."""
+    """Pings in flight, by due time, and the waits of those that returned."""
 
     def __init__(self, sock: socket.socket, pipe: Connection) -> None:
         self._sock = sock
@@ -87,7 +87,7 @@ class _Pings:
         self._half_bytes = 0
 
     def run(self) -> None:
-        """Until the other end of the pipe is gone."""
+        """Runs until the other end of the pipe is gone."""
         while True:
             self._send()
             pause_s = max(0.0, self._next_s - time.perf_counter())
@@ -99,7 +99,7 @@ class _Pings:
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Answers with the waits, once every ping that was due before has come back."""
+        """Answers with the waits, when all pings that were due before have returned."""
         last_s = self._due[-1] if self._due else 0.0
         while self._due and self._due[0] <= last_s:
             select.select([self._sock], [], [], INTERVAL_S)

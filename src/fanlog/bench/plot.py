@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fanlog.bench.cores_report import draw_cores
 from fanlog.bench.drawing import (
     BAR_INCHES,
     HEIGHT_INCHES,
@@ -32,6 +33,7 @@ from fanlog.bench.figures import count, system_label
 from fanlog.bench.port_report import draw_publishers, draw_rate
 from fanlog.bench.results import (
     ClientsReport,
+    CoresReport,
     DurableReport,
     DurableRow,
     EdgesReport,
@@ -67,7 +69,7 @@ from fanlog.bench.tables import (
 
 PHASE_COLOURS = {"stopped": "#c6302b", "catching up": "#3a6ea5"}
 MIB = 1 << 20
-# What a client may notice of the broker's own work.
+# The longest delay of a client by the broker's own work.
 STALL_MS_MAX = 20
 
 
@@ -83,7 +85,7 @@ def save_plot(report: Report, path: Path) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Raises what would keep a picture from being drawn, before minutes of measuring are spent."""
+    """Raises an error if a picture can't be drawn, before minutes of measuring are spent."""
     new_figure(1, 1)
     if not path.absolute().parent.is_dir():
         raise BenchError(f"There is no folder {path.absolute().parent} for the picture: make it.")
@@ -125,7 +127,7 @@ def draw_fanout(report: FanoutReport) -> Figure:
 
 
 def fanout_label(row: FanoutRow) -> str:
-    """How a row is called in tables and pictures."""
+    """The name of a row in tables and pictures."""
     return system_label(row.system, row.batch, row.listener) + (", TLS" if row.tls else "")
 
 
@@ -237,7 +239,7 @@ def draw_edges(report: EdgesReport) -> Figure:
 
 
 def draw_overhead(report: OverheadReport) -> Figure:
-    """A bar for each ratio, beside the line of what it should be."""
+    """A bar for each ratio, and a line at its target."""
     figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
     axes: Axes = figure.add_subplot()
     rows = report.rows
@@ -287,7 +289,7 @@ def draw_stall(report: StallReport) -> Figure:
 
 
 def shade_phases(axes: Axes, samples: list[StallSample]) -> None:
-    """A tint behind the time in which the reader was stopped, and caught up."""
+    """Tints the time in which the reader was stopped, and caught up."""
     began, named = 0.0, set[str]()
     for number, sample in enumerate(samples):
         if number + 1 < len(samples) and samples[number + 1].phase == sample.phase:
@@ -302,7 +304,7 @@ def shade_phases(axes: Axes, samples: list[StallSample]) -> None:
 
 
 def label_phases(axes: Axes, samples: list[StallSample], rows: list[StallRow]) -> None:
-    """A line at the mean rate of each phase, and its figure on top."""
+    """A line at the mean rate of each phase, with its figure."""
     top = max(sample.delivered_per_s for sample in samples)
     spans: list[tuple[float, float]] = []
     began = 0.0
@@ -382,7 +384,7 @@ def draw_idle(report: IdleReport) -> Figure:
 
 
 def draw_startup(report: StartupReport) -> Figure:
-    """A bar for each log and each way in which the broker had ended."""
+    """A bar for each log and each kind of end of the broker."""
     figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
     axes: Axes = figure.add_subplot()
     rows = report.rows
@@ -440,7 +442,7 @@ def draw_groups(report: GroupsReport) -> Figure:
 
 
 def groups_label(row: GroupsRow) -> str:
-    """What was done, and by how many where that is not the same for all."""
+    """The work, and the number of processes if rows differ in it."""
     if row.part != "acking":
         return row.how
     return f"{row.how}, {row.processes} worker{'s' if row.processes > 1 else ''}"
@@ -472,6 +474,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     ClientsReport: draw_clients,
     EmbeddedReport: draw_embedded,
     EdgesReport: draw_edges,
+    CoresReport: draw_cores,
     OverheadReport: draw_overhead,
     StallReport: draw_stall,
     StallsReport: draw_stalls,

@@ -129,7 +129,7 @@ def publishers_title(report: PublishersReport) -> str:
 
 
 def published_by(rows: list[PublishersRow], system: str, beside: PublishersRow) -> float | None:
-    """What a system published in the same place, if it was measured."""
+    """The system's rate in the same row, if measured."""
     for row in rows:
         if row.system == system and _group(row) == _group(beside):
             return row.published_per_s

@@ -1,4 +1,4 @@
-"""Publishers that wait: so many connections, each with one publish or one pipeline in flight.
+"""Publishers that wait: a number of connections, each with one publish or one pipeline in flight.
 
 Law: for each number of connections the systems take turns within one run. All are asked for an
 answer: Redis's count of receivers, Fanlog's ACK, and of NATS, which answers no publish, the PONG to
@@ -35,7 +35,7 @@ from fanlog.bench.wires import fanout_wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishersOptions(TimedOptions):
-    """What to measure. Pipelines of more than one are for those that speak Redis's protocol."""
+    """What to measure. Pipelines of more than one are only for Redis's protocol."""
 
     systems: tuple[SystemKind, ...] = ("fanlog", "redis", "nats")
     listeners: tuple[Listener, ...] = ("native", "redis")
@@ -47,7 +47,7 @@ class PublishersOptions(TimedOptions):
 
 @dataclass(frozen=True, slots=True)
 class PublishersCell:
-    """One system with so many publishers and subscribers."""
+    """One system with a number of publishers and subscribers."""
 
     contender: Contender
     connections: int

@@ -31,7 +31,7 @@ _PATIENCE_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceOptions(RunOptions):
-    """How many topics the group follows, and how many members share them."""
+    """The number of the group's topics, and of its members."""
 
     topics: int = 10_000
     members: int = 64
@@ -60,7 +60,7 @@ def run_rebalance(options: RebalanceOptions, progress: BenchProgress = silent) -
 
 
 class _Crew:
-    """Members of one group on a loop of their own, which goes on between the rows."""
+    """Members of one group on a loop of their own, which runs between the rows, too."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -85,7 +85,7 @@ class _Crew:
             await client.close()
 
     async def shared(self, topics: int) -> None:
-        """Waits until all have their shares."""
+        """Waits until each member has its share."""
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 loads = [len(member.partitions) for _, member in self._members]

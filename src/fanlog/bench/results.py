@@ -29,8 +29,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 class FanoutRow(msgspec.Struct, frozen=True, kw_only=True):
     """One publisher to N subscribers, which `discard` or `copy` what they receive.
 
-    `runs` has each repetition's deliveries per second. `system_ns` is how long the system was on a
-    core for one delivery.
+    `runs` has each repetition's deliveries per second. `system_ns` is the system's time on a core
+    for one delivery.
     """
 
     system: str
@@ -108,7 +108,7 @@ class RateReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark
 
 
 class PublishersRow(msgspec.Struct, frozen=True, kw_only=True):
-    """So many connections that each wait for the answer to one publish, or to a pipeline of them,
+    """A number of connections. Each waits for the answer to one publish, or to a pipeline of them,
     before the next. `cpu_us` is the system's processor time for a message, `busy` the share of a
     core that it used. `runs` has each repetition's messages per second."""
 
@@ -150,7 +150,7 @@ class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
 class DurableReport(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="durable"
 ):
-    """Acknowledged publishes per second by what the acknowledgement promises."""
+    """Acknowledged publishes per second by promise."""
 
     rows: list[DurableRow]
     left_out: list[LeftOut]
@@ -201,9 +201,8 @@ class EmbeddedReport(
 
 
 class StallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase: what the others received, and the stopped reader, while it lasted.
-
-    `caught_up` says whether the reader had everything but the window before the phase was over.
+    """One phase: what the others, and the stopped reader, received in it. `caught_up`: whether the
+    reader had everything but the window before the end of the phase.
     """
 
     phase: str
@@ -216,7 +215,7 @@ class StallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StallSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of the run: how fast the others are, and how far behind the reader is."""
+    """A moment of the run: the rate of the others, and the reader's lag."""
 
     at_s: float
     phase: str
@@ -244,9 +243,9 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
 
 
 class StallsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client's pings waited from an operation's request until a moment after its answer,
-    which took so many seconds. `step_ms` is the CPU time of the longest call of the broker's event
-    loop, where that was measured."""
+    """The waits of a client's pings, from an operation's request until a moment after its answer,
+    and the seconds of the operation. `step_ms` is the CPU time of the longest call of the broker's
+    event loop, where that was measured."""
 
     operation: str
     seconds: float
@@ -266,9 +265,8 @@ class StallsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
 
 
 class TopicsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker with so many topics of one reader each, and publishing to one of them.
-
-    `resident_bytes` is what the broker grew by; with few topics a share of it means nothing.
+    """One broker with a number of topics of one reader each, and publishing to one of them.
+    `resident_bytes` is the broker's growth; with few topics, a share of it means nothing.
     """
 
     topics: int
@@ -291,9 +289,8 @@ class TopicsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
 
 
 class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """So many connections that follow a topic in which nothing happens.
-
-    `resident_bytes` is what the broker grew by. `reached_ms` is how long one message took to all.
+    """A number of connections that follow a silent topic. `resident_bytes` is the broker's growth.
+    `reached_ms` is the time of one message to all.
     """
 
     listener: str
@@ -331,7 +328,7 @@ class StartupRow(msgspec.Struct, frozen=True, kw_only=True):
 class StartupReport(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="startup"
 ):
-    """Start-up time by size of the log and by how the broker had ended."""
+    """Start-up time by size of the log and by the broker's last end."""
 
     rows: list[StartupRow]
     left_out: list[LeftOut]
@@ -371,8 +368,8 @@ class ScheduleReport(
 
 
 class GroupsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What so many processes published, read or acked together. `beside` is the `how` of the row
-    that it is compared with, of the same part and as many processes; their runs took turns."""
+    """What a number of processes published, read or acked together. `beside` is the `how` of the
+    row to compare with, of the same part and number of processes; their runs took turns."""
 
     part: GroupsPart
     system: str
@@ -385,7 +382,7 @@ class GroupsRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="groups"):
-    """What groups, queues and exactly-once publishing cost, beside what they are compared with."""
+    """The cost of groups, queues and exactly-once publishing, compared with others."""
 
     rows: list[GroupsRow]
     left_out: list[LeftOut]
@@ -393,8 +390,8 @@ class GroupsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
 
 
 class EdgesRow(msgspec.Struct, frozen=True, kw_only=True):
-    """So many readers spread over `edges`; with 0 all of them are the broker's own. `broker_us` is
-    what a message costs the broker, in microseconds on a core."""
+    """A number of readers on `edges` edges; with 0, on the broker itself. `broker_us` is the
+    broker's time on a core for a message, in microseconds."""
 
     edges: int
     readers: int
@@ -409,6 +406,45 @@ class EdgesReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
     """What a message costs the broker, with readers of its own and with edges."""
 
     rows: list[EdgesRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class CoresFanoutRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One publisher to N subscribers of a broker with so many workers. `core_s` and `workers_s` are
+    the seconds that the first process, and each worker, was on a core for a million deliveries."""
+
+    workers: int
+    batch: int
+    subscribers: int
+    payload: int
+    published_per_s: float
+    delivered_per_s: float
+    core_s: float
+    workers_s: list[float]
+    runs: list[float]
+
+
+class CoresPublishRow(msgspec.Struct, frozen=True, kw_only=True):
+    """redis-benchmark, publishing to nobody: `core_s` and `workers_s` are for a million
+    messages."""
+
+    system: str
+    workers: int
+    connections: int
+    pipeline: int
+    payload: int
+    published_per_s: float
+    core_s: float
+    workers_s: list[float]
+    runs: list[float]
+
+
+class CoresReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="cores"):
+    """A broker with and without workers. `publishing` may be empty."""
+
+    rows: list[CoresFanoutRow]
+    publishing: list[CoresPublishRow]
     left_out: list[LeftOut]
     environment: Environment
 
@@ -443,7 +479,8 @@ class OverheadReport(
 
 
 class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Records a second in one way; of the idle stream, the milliseconds of a look for news."""
+    """Records a second in one way; for the idle stream, milliseconds of one check for new
+    records."""
 
     how: str
     payload: int
@@ -453,7 +490,7 @@ class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparkReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="spark"):
-    """A log read and written by Spark; the first row is the ceiling, the second the batch."""
+    """A log read and written by Spark. The first row is the ceiling, the second the batch."""
 
     rows: list[SparkRow]
     left_out: list[LeftOut]
@@ -477,6 +514,7 @@ Report = (
     | GroupsReport
     | SparkReport
     | EdgesReport
+    | CoresReport
     | OverheadReport
 )
 

@@ -1,5 +1,5 @@
-"""What every benchmark does around its measurement: choose cores, keep the load in a process of its
-own, repeat, report progress, and leave out what cannot be run.
+"""What all benchmarks share: choose cores, run the load in its own process, repeat, report
+progress, and leave out what can't run.
 
 Law: the load generator never shares a process with anything that draws on the terminal.
 """
@@ -30,21 +30,20 @@ T = TypeVar("T")
 
 
 class BenchProgress(Protocol):
-    """Is told before each step how many are done, how many there are, and what comes now."""
+    """Called before each step with the steps done, all steps, and the name of the next."""
 
     def __call__(self, done: int, total: int, label: str) -> None: ...
 
 
 def silent(done: int, total: int, label: str) -> None:
-    """A progress for nobody."""
+    """Shows no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What every benchmark lets its caller choose.
-
-    `directory` is where data files go (a tmpfs makes fsync meaningless); None is the system's
-    temporary directory. `pick` says which of `repeat` runs a row shows.
+    """The options of every benchmark. `directory` is for data files (a tmpfs makes fsync
+    meaningless); None is the system's temporary directory. `pick` chooses the run of `repeat` that
+    a row shows.
     """
 
     repeat: int = 1
@@ -55,7 +54,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOptions(RunOptions):
-    """What a benchmark that runs each cell for a while lets its caller choose besides."""
+    """Further options of a benchmark that runs each cell for a while."""
 
     warmup_s: float = 0.5
     run_s: float = 2.0
@@ -83,7 +82,7 @@ class LoadProcess:
         self._pool = pool
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a module's function over there and return what it returned."""
+        """Runs a module's function in that process and returns its result."""
         return self._pool.submit(function, *args, **kwargs).result()
 
 

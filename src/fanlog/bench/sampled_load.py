@@ -19,8 +19,7 @@ from fanlog.format.trace_context import SampledRecord, traced_frame
 
 
 class FrameMarker:
-    """The frames of one publisher. `refill` says how many there may be in the next moment; they are
-    spread over it."""
+    """The frames of one publisher. `refill` sets how many to send in the next moment, evenly."""
 
     def __init__(self, ratio: float, unit_messages: int) -> None:
         self._units = max(1, round(1 / ratio / unit_messages))
@@ -34,7 +33,7 @@ class FrameMarker:
         self.sampled = 0
 
     def refill(self, most: int, seconds: float) -> None:
-        """So many, and no more, within so many seconds."""
+        """At most this many within this many seconds."""
         self._left = most
         self._every_s = seconds / max(1, most)
 
@@ -77,7 +76,7 @@ class MarkedFanout(FanoutLoad):
     sampler: FrameMarker | None = None
 
     def slice(self, slice_s: float) -> float:
-        """Publish for a moment, and wait until everybody has everything; the time it took."""
+        """Publishes for a moment, and waits until all have everything. Returns the time taken."""
         began = time.perf_counter()
         self.pump(began + slice_s)
         self.drain()

@@ -2,8 +2,9 @@
 within one second.
 
 Law: messages that are due together lie far apart in the log, as they do in life. They are due while
-the broker that has them is another process than the one that took them. Each that comes is looked
-at: whether it is early, how late it is by the clock of its reader, and whether it came before.
+the broker that has them is another process than the one that took them. For each message that
+arrives it checks whether it is early, how late it is by the clock of its reader, and whether it
+came before.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from fanlog.format.schedules import DUE
 
 TOPIC = "delayed"
 FAR_SECONDS = 7 * 24 * 3600
-# What a message takes on disk besides its value: its record, and the entries of the log.
+# Bytes of a message on disk besides its value: its record, and the entries of the log.
 OVERHEAD_BYTES = 160
-# So much of the first messages tells how long the others will take.
+# The share of messages that the estimate of the rest is based on.
 MEASURED_SHARE = 0.05
-# For the broker to be killed, to start, and to read what waits.
+# Time for the kill, the start, and reading the waiting messages.
 RESTART_SECONDS = 6.0
 RESTART_SECONDS_A_MILLION = 24.0
-# How long after the last is due one that has not come counts as lost.
+# A message that has not come this long after the last due time counts as lost.
 PATIENCE_SECONDS = 60.0
 READY_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions(RunOptions):
-    """How many messages wait, and how many of them are due within one second."""
+    """The number of waiting messages, and of those due within one second."""
 
     pending: int = 1_000_000
     due: int = 10_000
@@ -59,7 +60,7 @@ class ScheduleOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledLoad:
-    """What was scheduled: how fast, and from when on some are due."""
+    """What was scheduled: the rate, and the first due time."""
 
     per_s: float
     due_at_s: float
@@ -67,7 +68,7 @@ class ScheduledLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What came, in milliseconds after it was due, sorted."""
+    """Delays of the received messages after their due time, in milliseconds, sorted."""
 
     late_ms: list[float]
     early: int
@@ -79,7 +80,7 @@ def schedule_all(port: int, options: ScheduleOptions, seed: int = 1) -> Schedule
 
 
 async def _schedule_all(port: int, options: ScheduleOptions, seed: int) -> ScheduledLoad:
-    """Schedules all messages, those that will be due together at random places among them."""
+    """Schedules all messages, with those due together at random positions."""
     dice = random.Random(seed)
     payload = bytes(options.payload_bytes)
     count = options.pending
@@ -104,14 +105,14 @@ async def _schedule_all(port: int, options: ScheduleOptions, seed: int) -> Sched
                 at, value = time.time() + FAR_SECONDS + dice.random() * FAR_SECONDS, payload
             await client.send(TOPIC, value, at=at)
             if i % 1000 == 999:
-                # Sending alone never gives the loop a turn.
+                # Sending alone never yields to the loop.
                 await asyncio.sleep(0)
         await client.flush()
         return ScheduledLoad(count / (time.monotonic() - began), due_at_s)
 
 
 def wait_until_known(port: int) -> int:
-    """Waits until the broker knows all that waits; how many that are."""
+    """Waits until the broker knows all waiting messages. Returns their number."""
     return asyncio.run(_wait_until_known(port))
 
 
@@ -128,7 +129,7 @@ def read_due(port: int, due: int, until_s: float) -> Arrived:
 
 
 async def _read_due(port: int, due: int, until_s: float) -> Arrived:
-    """Reads what comes, until all of it has, or the time is over; and a moment longer."""
+    """Reads until all messages have come or the time is over, and a moment longer."""
     late_ms: list[float] = []
     values: Counter[bytes] = Counter()
     async with (

@@ -33,7 +33,7 @@ from fanlog.bench.wires.fanlog import NAME
 from fanlog.client.aio import connect
 from fanlog.spark.environment import check_java
 
-# What a record takes beside its payload, in the log and staged once more.
+# Bytes of a record beside its payload, in the log and staged.
 ROOM_FACTOR = 3
 
 
@@ -71,7 +71,7 @@ def run_spark(options: SparkBenchOptions, progress: BenchProgress = silent) -> S
         progress(0, total, "filling the topic")
         url = f"fanlog://{HOST}:{broker.port}"
         records = load.call(fill, url, options)
-        place = Dataset(
+        dataset = Dataset(
             url=url,
             data=str(spark_jobs.data_folder(folder)),
             topic=NAME,
@@ -84,11 +84,11 @@ def run_spark(options: SparkBenchOptions, progress: BenchProgress = silent) -> S
             scratch=str(folder),
         )
         progress(1, total, "starting Spark")
-        load.call(spark_jobs.warm_up, place)
+        load.call(spark_jobs.warm_up, dataset)
         for turn in range(options.repeat):
             for i, way in enumerate(ways):
                 progress(2 + turn * len(ways) + i, total, way)
-                runs.setdefault(way, []).append(load.call(spark_jobs.measure, way, place))
+                runs.setdefault(way, []).append(load.call(spark_jobs.measure, way, dataset))
         load.call(spark_jobs.stop)
         progress(total, total, "done")
     rows = [_row(way, runs[way], options) for way in ways]
@@ -100,7 +100,7 @@ def _folder(parent: Path) -> contextlib.AbstractContextManager[str]:
 
 
 def fill(url: str, options: SparkBenchOptions) -> int:
-    """Publish the records as a client does; how many the broker then has."""
+    """Publishes the records as a client does. Returns how many the broker has."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stored = runner.run(_fill(url, options))
     if stored != options.records:
@@ -119,7 +119,7 @@ async def _fill(url: str, options: SparkBenchOptions) -> int:
 
 
 def _row(way: str, runs: list[float], options: SparkBenchOptions) -> SparkRow:
-    """A row; that of the idle stream is a time, where less is better."""
+    """A row. That of the idle stream is a time: less is better."""
     chosen = runs[pick_run(runs, options.pick)]
     idle = way == spark_jobs.IDLE
     return SparkRow(

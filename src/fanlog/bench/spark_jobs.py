@@ -35,7 +35,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
-    # So that an idle stream tells what each look for news took.
+    # So that an idle stream reports the time of each check for new records.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
 }
 WARM_UP_RECORDS = 1_000_000
@@ -45,7 +45,7 @@ IDLE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Where the records are, and how many are used for what."""
+    """Where the records are, and how many each job uses."""
 
     url: str
     data: str
@@ -68,9 +68,9 @@ def data_folder(folder: Path) -> Path:
     return catalog.parent
 
 
-def _spark(place: Dataset) -> SparkSession:
+def _spark(dataset: Dataset) -> SparkSession:
     if not _sessions:
-        made = session(place.master, **SETTINGS)
+        made = session(dataset.master, **SETTINGS)
         made.sparkContext.setLogLevel("ERROR")
         # pyspark is optional, and slow to import.
         from fanlog.bench.spark_sources import ReadySource, RowSource  # noqa: PLC0415
@@ -86,42 +86,42 @@ def stop() -> None:
         _sessions.pop().stop()
 
 
-def warm_up(place: Dataset) -> None:
-    """Starts Spark, and lets Java compile what will be measured."""
-    records = min(WARM_UP_RECORDS, place.records)
+def warm_up(dataset: Dataset) -> None:
+    """Starts Spark, and warms up Java's compiler."""
+    records = min(WARM_UP_RECORDS, dataset.records)
     for way in (CEILING, SCAN, FILES):
-        _scan(place, way, records)
-    _scan(place, ROWS, min(records, place.row_records) // 20 * 2)
-    few = replace(place, sink_records=place.sink_records // 10)
+        _scan(dataset, way, records)
+    _scan(dataset, ROWS, min(records, dataset.row_records) // 20 * 2)
+    few = replace(dataset, sink_records=dataset.sink_records // 10)
     _sink(few)
     _stream(few)
 
 
-def measure(way: str, place: Dataset) -> float:
-    """Records a second; of the idle stream, milliseconds for a look."""
-    return WAYS[way](place)
+def measure(way: str, dataset: Dataset) -> float:
+    """Records a second; for the idle stream, milliseconds of one check."""
+    return WAYS[way](dataset)
 
 
-def _source(place: Dataset, way: str, records: int) -> DataFrame:
-    reader = _spark(place).read
+def _source(dataset: Dataset, way: str, records: int) -> DataFrame:
+    reader = _spark(dataset).read
     if way == CEILING:
-        return reader.format("ready").options(records=records, payload=place.payload_bytes).load()
-    options: dict[str, Any] = {"url": place.url, "topics": place.topic, "minPartitions": 2}
-    if records < place.records:
+        return reader.format("ready").options(records=records, payload=dataset.payload_bytes).load()
+    options: dict[str, Any] = {"url": dataset.url, "topics": dataset.topic, "minPartitions": 2}
+    if records < dataset.records:
         ends = {str(partition): records // 2 for partition in range(2)}
-        options["endingOffsets"] = f'{{"{place.topic}": {ends}}}'.replace("'", '"')
+        options["endingOffsets"] = f'{{"{dataset.topic}": {ends}}}'.replace("'", '"')
     if way == FILES:
-        options["data"] = place.data
+        options["data"] = dataset.data
     return reader.format("fanlog_rows" if way == ROWS else "fanlog").options(**options).load()
 
 
-def _scan(place: Dataset, way: str, records: int) -> float:
-    """Reads every value of so many records, and the rate at which it did."""
-    rows = _source(place, way, records)
+def _scan(dataset: Dataset, way: str, records: int) -> float:
+    """Reads every value of this many records. Returns the rate."""
+    rows = _source(dataset, way, records)
     began = time.perf_counter()
     found = _looked_at(rows)
     took_s = time.perf_counter() - began
-    _check(way, found, records, place.payload_bytes)
+    _check(way, found, records, dataset.payload_bytes)
     return records / took_s
 
 
@@ -136,20 +136,20 @@ def _check(way: str, found: Sequence[int], records: int, payload_bytes: int) -> 
 
 
 def _scanning(way: str) -> Callable[[Dataset], float]:
-    def scan(place: Dataset) -> float:
-        return _scan(place, way, place.row_records // 2 * 2 if way == ROWS else place.records)
+    def scan(dataset: Dataset) -> float:
+        return _scan(dataset, way, dataset.row_records // 2 * 2 if way == ROWS else dataset.records)
 
     return scan
 
 
-def _stream(place: Dataset) -> float:
-    """The whole of it, as a user who runs it once has it: with the query's start and its end."""
-    return place.records / _streamed(place).whole_s
+def _stream(dataset: Dataset) -> float:
+    """The time of the whole query, with its start and end, as a user sees it."""
+    return dataset.records / _streamed(dataset).whole_s
 
 
-def _micro_batch(place: Dataset) -> float:
-    """Only the batch, as a user has it whose query goes on."""
-    return place.records / _streamed(place).batches_s
+def _micro_batch(dataset: Dataset) -> float:
+    """The time of the batch alone, as in a running query."""
+    return dataset.records / _streamed(dataset).batches_s
 
 
 class _Streamed(NamedTuple):
@@ -157,20 +157,20 @@ class _Streamed(NamedTuple):
     batches_s: float
 
 
-def _streamed(place: Dataset) -> _Streamed:
+def _streamed(dataset: Dataset) -> _Streamed:
     found: list[Sequence[int]] = []
 
     def look(rows: DataFrame, batch: int) -> None:
         del batch
         found.append(rows.selectExpr("count(offset)", "coalesce(sum(bytes), 0)").collect()[0])
 
-    with tempfile.TemporaryDirectory(dir=place.scratch) as checkpoint:
+    with tempfile.TemporaryDirectory(dir=dataset.scratch) as checkpoint:
         stream = (
-            _spark(place)
+            _spark(dataset)
             .readStream.format("fanlog")
-            .options(url=place.url, topics=place.topic, startingOffsets="earliest")
+            .options(url=dataset.url, topics=dataset.topic, startingOffsets="earliest")
         )
-        # What is looked at is taken out in the stream, as a scan takes it out before it adds up.
+        # The stream reads the values, as a scan reads them before it adds up.
         rows = stream.load().selectExpr("offset", "length(value) as bytes")
         writer = rows.writeStream.foreachBatch(look)
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -179,53 +179,55 @@ def _streamed(place: Dataset) -> _Streamed:
         if not query.awaitTermination(int(STREAM_TIMEOUT_S)):
             raise BenchError(f"{STREAM}: not done within {STREAM_TIMEOUT_S:.0f} s")
         took_s = time.perf_counter() - began
-        batches_ms = sum(told["durationMs"]["triggerExecution"] for told in query.recentProgress)
+        batches_ms = sum(event["durationMs"]["triggerExecution"] for event in query.recentProgress)
     total = [sum(column) for column in zip(*found, strict=True)]
-    _check(STREAM, total, place.records, place.payload_bytes)
+    _check(STREAM, total, dataset.records, dataset.payload_bytes)
     return _Streamed(took_s, batches_ms / 1000)
 
 
-def _sink(place: Dataset) -> float:
-    # Rows that cost Spark nothing to make: the sink is measured, not what is before it.
-    value = f"X'{make_payload(place.payload_bytes).hex()}' value"
-    rows = _spark(place).range(0, place.sink_records, 1, 2).selectExpr(value)
-    topic = f"{place.topic}.sink.{time.time_ns()}"
-    writer = rows.write.format("fanlog").options(url=place.url, topic=topic, partitions=2)
+def _sink(dataset: Dataset) -> float:
+    # Rows that cost Spark nothing, so that only the sink is measured.
+    value = f"X'{make_payload(dataset.payload_bytes).hex()}' value"
+    rows = _spark(dataset).range(0, dataset.sink_records, 1, 2).selectExpr(value)
+    topic = f"{dataset.topic}.sink.{time.time_ns()}"
+    writer = rows.write.format("fanlog").options(url=dataset.url, topic=topic, partitions=2)
     began = time.perf_counter()
     writer.mode("append").save()
     took_s = time.perf_counter() - began
-    written = _spark(place).read.format("fanlog").options(url=place.url, topics=topic).load()
-    _check(SINK, _looked_at(written), place.sink_records, place.payload_bytes)
-    return place.sink_records / took_s
+    written = _spark(dataset).read.format("fanlog").options(url=dataset.url, topics=topic).load()
+    _check(SINK, _looked_at(written), dataset.sink_records, dataset.payload_bytes)
+    return dataset.sink_records / took_s
 
 
-def _idle(place: Dataset) -> float:
-    checkpoint = tempfile.mkdtemp(dir=place.scratch)
-    stream = _spark(place).readStream.format("fanlog").options(url=place.url, topics=place.topic)
+def _idle(dataset: Dataset) -> float:
+    checkpoint = tempfile.mkdtemp(dir=dataset.scratch)
+    stream = (
+        _spark(dataset).readStream.format("fanlog").options(url=dataset.url, topics=dataset.topic)
+    )
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.start()
     try:
         query.processAllAvailable()
         give_up_at = time.monotonic() + IDLE_TIMEOUT_S
         looks: list[int] = []
-        # A busy machine may take longer for the first look than the time that was asked for.
+        # On a busy machine the first check may take longer than the requested time.
         while not looks and time.monotonic() < give_up_at:
-            time.sleep(place.idle_s)
+            time.sleep(dataset.idle_s)
             progress = _idle_progress(query.recentProgress)
-            looks = [told["durationMs"]["triggerExecution"] for told in progress]
+            looks = [event["durationMs"]["triggerExecution"] for event in progress]
     finally:
         query.stop()
         shutil.rmtree(checkpoint, ignore_errors=True)
     if not looks:
-        raise BenchError(f"{IDLE}: Spark told nothing of its batches in {IDLE_TIMEOUT_S} s")
+        raise BenchError(f"{IDLE}: Spark reported no batches in {IDLE_TIMEOUT_S} s")
     return float(statistics.median(looks))
 
 
 def _idle_progress(progress: Sequence[Any]) -> Iterator[Any]:
-    """What was told after the first batch, in which Spark sets itself up."""
-    for told in progress:
-        if not told["numInputRows"] and "addBatch" not in told["durationMs"]:
-            yield told
+    """The events after the first batch, in which Spark sets itself up."""
+    for event in progress:
+        if not event["numInputRows"] and "addBatch" not in event["durationMs"]:
+            yield event
 
 
 WAYS: dict[str, Callable[[Dataset], float]] = {

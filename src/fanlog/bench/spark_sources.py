@@ -1,5 +1,5 @@
-"""What Spark's benchmark compares with: a source that has its Arrow batches ready, which is all
-that Spark can take, and the same log as a plain source would read it, a tuple for each record."""
+"""Sources to compare with: one with ready Arrow batches, the most that Spark can take, and the same
+log read by a plain source, a tuple for each record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOME_TIME_US = 1_700_000_000_000_000
 
 
 class ReadySource(DataSource):
-    """As many records as were asked for, all of them the same batch."""
+    """The requested number of records: the same batch, repeated."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +55,7 @@ class ReadyReader(DataSourceReader):
 
 
 def ready_batch(schema: pa.Schema, rows: int, payload_bytes: int) -> pa.RecordBatch:
-    """A batch such as the log gives: values, no keys, no headers."""
+    """A batch as from the log: values, no keys, no headers."""
     payload = make_payload(payload_bytes)
     times = pa.array(np.full(rows, SOME_TIME_US, np.int64))
     columns = {
@@ -91,7 +91,7 @@ class RowReader(BatchReader):
         with fanlog.sync.connect(self.options.url) as client:
             offset = wanted.first
             while offset < wanted.end:
-                fetched = client.fetch(wanted.place.topic, wanted.place.partition, offset)
+                fetched = client.fetch(wanted.tp.topic, wanted.tp.partition, offset)
                 for batch in fetched.batches:
                     for message in fanlog.MessageBatch(batch):
                         if wanted.first <= message.offset < wanted.end:

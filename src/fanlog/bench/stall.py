@@ -1,8 +1,8 @@
 """Stall: what a reader that stops costs the others, and how it comes back from disk.
 
 Law: the phases without, with and again without a stopped reader are one run against one broker, so
-that their ratio is not two moods of the machine; in the end every reader, the stopped one too, must
-have received every byte published since it subscribed.
+that they can be compared. In the end every reader, the stopped one too, must have received every
+byte published since it subscribed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fanlog.model import TopicInfo
 
 Phase: TypeAlias = Literal["without", "stopped", "catching up"]
 
-# Each phase's share of the bytes that may be written: a fast machine must not fill the disk.
-# The others go on at full speed while the reader catches up, so that this takes as much again.
+# Each phase's share of the bytes that may be written, so that a fast machine does not fill the
+# disk. The others run at full speed while the reader catches up, so that phase needs as much again.
 SHARES: dict[Phase, float] = {"without": 0.07, "stopped": 0.41, "catching up": 0.45}
 SAMPLE_S = 0.5
 # While it catches up, the reader and the others take turns of this length in one process.
@@ -66,12 +66,12 @@ class StallOptions(RunOptions):
             )
 
     def phase_bytes_max(self, phase: Phase) -> int:
-        """How much may be written in one phase of this kind."""
+        """The most bytes written in one phase of this kind."""
         return int(self.log_bytes_max * SHARES[phase]) // self.repeat
 
 
 class StallWire(FanlogFanout):
-    """A durable topic whose silent subscribers can say that they are there."""
+    """A durable topic with silent subscribers that can send pings."""
 
     def __init__(self, payload: bytes, batch: int) -> None:
         super().__init__(payload, batch, "os")
@@ -82,13 +82,13 @@ class StallWire(FanlogFanout):
         self._listening = subscribers
 
     def keep_alive(self) -> None:
-        """The broker takes a minute's silence for a dead peer; this frame has no answer."""
+        """The broker disconnects a peer that is silent for a minute. This frame has no answer."""
         for sock in self._listening:
             sock.send(credit_frame(SUBSCRIPTION, 0))
 
 
 class StoppedReader:
-    """One more subscriber, which takes bytes only when it is told to."""
+    """One more subscriber, which reads only on request."""
 
     def __init__(self, port: int, load: FanoutLoad, unit_bytes: int) -> None:
         self._load = load
@@ -103,20 +103,20 @@ class StoppedReader:
         self.sock.setblocking(False)
 
     def due_bytes(self) -> int:
-        """What was published since it subscribed, after the one frame that says whose it is."""
+        """Bytes published since it subscribed, after the frame that answers it."""
         units = self._load.published_units() - self._units_before
         return units * self._unit_bytes + (FRAME_HEADER_BYTES if units else 0)
 
     def behind_bytes(self) -> int:
-        """What it has not received of what was published."""
+        """Published bytes that it has not received."""
         return max(0, self.due_bytes() - self.received_bytes)
 
     def keep_alive(self) -> None:
-        """Stopped is not gone: a client that is busy with a message still pings."""
+        """A stopped reader is not gone: a client that is busy with a message still pings."""
         self.sock.send(credit_frame(SUBSCRIPTION, 0))
 
     def take(self) -> None:
-        """Take in what has come, without waiting for more."""
+        """Receives what has come, without waiting for more."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(RECEIVES_A_TURN):
                 size = self.sock.recv_into(self._scratch, RECEIVE_BYTES_MAX, socket.MSG_TRUNC)
@@ -125,12 +125,12 @@ class StoppedReader:
                 self.received_bytes += size
 
     def drain(self) -> None:
-        """Take in the rest once nothing more is published, and check the count."""
+        """Receives the rest after the last publish, and checks the count."""
         deadline = time.perf_counter() + DRAIN_TIMEOUT_S
         while self.behind_bytes() and time.perf_counter() < deadline:
             self.take()
             time.sleep(TURN_S)
-        # What should not come at all would come now.
+        # Surplus bytes would come now.
         self.take()
         if self.received_bytes != self.due_bytes():
             raise BenchError(
@@ -158,7 +158,7 @@ class StallRun:
         self.load.drain()
 
     def with_stopped(self) -> None:
-        """A reader that subscribes, stops, and catches up while the others go on."""
+        """A reader that subscribes, stops, and catches up while the others continue."""
         with stopped_reader(self.port, self.load, self.wire.received_bytes) as reader:
             self.phase("stopped", self.options.stop_s, reader)
             self.phase("catching up", CATCH_UP_SECONDS_MAX, reader)
@@ -166,7 +166,7 @@ class StallRun:
             reader.drain()
 
     def phase(self, phase: Phase, seconds: float, reader: StoppedReader | None) -> None:
-        """Pump for so long, or until enough is written or the reader has caught up."""
+        """Pumps for a time, or until enough is written or the reader has caught up."""
         began = now = time.perf_counter()
         received, published = self.load.received_bytes(), self.published_bytes()
         read = reader.received_bytes if reader else 0
@@ -192,7 +192,7 @@ class StallRun:
     def sample(
         self, phase: Phase, began: float, until: float, reader: StoppedReader | None
     ) -> float:
-        """Pump for a moment and note how it went; the time it then was."""
+        """Pumps for a moment and records it. Returns the time of its end."""
         received = self.load.received_bytes()
         now = began
         if reader is not None and phase == "catching up":
@@ -220,7 +220,7 @@ class StallRun:
         return reader is not None and reader.behind_bytes() <= units * self.wire.received_bytes
 
     def keep_alive(self, now: float, reader: StoppedReader | None) -> None:
-        """Now and then, let everyone who only listens say so."""
+        """Sends pings for all idle listeners, now and then."""
         if now - self.kept_alive < KEEP_ALIVE_S:
             return
         self.kept_alive = now
@@ -229,18 +229,18 @@ class StallRun:
             reader.keep_alive()
 
     def published_bytes(self) -> int:
-        """What was written so far."""
+        """The bytes written so far."""
         return self.load.published_units() * self.wire.received_bytes
 
     def rate(self, received_before: int, seconds: float) -> float:
-        """Deliveries per second to the others since they had received so much."""
+        """Deliveries per second to the others since a given count."""
         units = (self.load.received_bytes() - received_before) / self.wire.received_bytes
         return units * self.wire.messages / max(seconds, 1e-9)
 
 
 @contextlib.contextmanager
 def stopped_reader(port: int, load: FanoutLoad, unit_bytes: int) -> Generator[StoppedReader]:
-    """A reader whose socket is closed at the end, whatever happens."""
+    """A reader. Its socket is closed at the end in any case."""
     reader = StoppedReader(port, load, unit_bytes)
     try:
         yield reader
@@ -291,13 +291,13 @@ def generate(
         for _ in range(options.repeat):
             run.with_stopped()
             run.without()
-        # One unit went ahead of the load, to make its connections ready.
+        # One unit was sent before the load, to prepare its connections.
         messages = (load.published_units() + 1) * wire.messages
     return run.rows, run.samples, verified_catch_ups(port, messages)
 
 
 def verified_catch_ups(port: int, messages: int) -> int:
-    """The topic's catch-ups, if it has taken everything and nobody lost anything."""
+    """The topic's catch-ups. Checks that it stored everything and that no reader lost anything."""
     with connect(port) as sock:
         greet(sock)
         topic = ask(sock, FrameKind.DESCRIBE_TOPIC, NamedTopic(NAME), TopicInfo)
@@ -311,11 +311,11 @@ def verified_catch_ups(port: int, messages: int) -> int:
 
 
 def ratio_of(rows: list[StallRow]) -> float:
-    """The rate with a stopped reader to the mean of the rates before and after it."""
+    """The ratio of the rate with a stopped reader to the mean of the rates before and after."""
     stopped = [number for number, row in enumerate(rows) if row.phase == "stopped"]
     ratios: list[float] = []
     for number in stopped:
-        # The reader catches up in between, and that phase is neither with nor without.
+        # The phase in which the reader catches up counts for neither.
         without = rows[number - 1].delivered_per_s + rows[number + 2].delivered_per_s
         ratios.append(rows[number].delivered_per_s / (without / 2))
     return statistics.median(ratios)

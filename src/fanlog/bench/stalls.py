@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -29,7 +29,7 @@ from fanlog.bench.runner import (
     silent,
 )
 from fanlog.bench.startup import check_room
-from fanlog.bench.step_operations import STEPS
+from fanlog.bench.step_operations import CLOSING, STEPS
 from fanlog.bench.steps import SteppedBroker, stepped_broker
 from fanlog.bench.systems import SystemSpec, choose_cores, started
 
@@ -40,13 +40,13 @@ HOUSEKEEPING_CONFIG = "[log]\nretention_check_seconds = 0.5\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallsOptions(RunOptions):
-    """How much of everything the broker is given."""
+    """The size of everything in the broker."""
 
     scale: Scale = FULL
 
 
 def run_stalls(options: StallsOptions, progress: BenchProgress = silent) -> StallsReport:
-    """Go through all operations, on three brokers.
+    """Runs all operations, on three brokers.
 
     >>> run_stalls(StallsOptions(scale=Scale(topics=10_000)))  # doctest: +SKIP
     """
@@ -73,9 +73,7 @@ def run_stalls(options: StallsOptions, progress: BenchProgress = silent) -> Stal
         ):
             for operation in STEPS:
                 progress(len(rows), total, operation.label(options.scale))
-                rows.append(
-                    measure(operation, broker.port, options.scale, load, pinger, stepped=broker)
-                )
+                rows.append(measure_steps(operation, broker, options.scale, load, pinger))
     progress(total, total, "done")
     return StallsReport(rows=rows, left_out=[], environment=environment)
 
@@ -86,23 +84,37 @@ def measure(
     scale: Scale,
     load: LoadProcess,
     pinger: Pinger,
-    *,
-    stepped: SteppedBroker | None = None,
 ) -> StallsRow:
-    """One operation: prepare it, then count what was pinged while it ran."""
+    """One operation: prepare it, then collect the pings while it runs."""
     load.call(operation.prepare, port, scale)
     time.sleep(scale.afterwards_s)
+    return _measured(operation, scale, pinger, lambda: load.call(operation.run, port, scale))
+
+
+def measure_steps(
+    operation: Operation, broker: SteppedBroker, scale: Scale, load: LoadProcess, pinger: Pinger
+) -> StallsRow:
+    """The same, with the CPU time of the longest call of the loop."""
+    run: Callable[[], object] = lambda: load.call(operation.run, broker.port, scale)  # noqa: E731
+    port = broker.port
+    if operation is CLOSING:
+        run, port = broker.close_redis, broker.redis_port
+    load.call(operation.prepare, port, scale)
+    time.sleep(scale.afterwards_s)
+    broker.take_longest_ms()
+    row = _measured(operation, scale, pinger, run)
+    return msgspec.structs.replace(row, step_ms=round(broker.take_longest_ms(), 2))
+
+
+def _measured(
+    operation: Operation, scale: Scale, pinger: Pinger, run: Callable[[], object]
+) -> StallsRow:
     pinger.take()
-    if stepped is not None:
-        stepped.take_longest_ms()
     began_s = time.perf_counter()
-    load.call(operation.run, port, scale)
+    run()
     seconds = time.perf_counter() - began_s
     time.sleep(scale.afterwards_s)
-    row = row_of(operation.label(scale), seconds, pinger.take())
-    if stepped is None:
-        return row
-    return msgspec.structs.replace(row, step_ms=round(stepped.take_longest_ms(), 2))
+    return row_of(operation.label(scale), seconds, pinger.take())
 
 
 def row_of(label: str, seconds: float, waits_s: Sequence[float]) -> StallsRow:

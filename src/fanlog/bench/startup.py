@@ -61,7 +61,7 @@ SMALL_SEGMENT_BYTES = 64 * KIB
 SEGMENT_RECORD_BYTES = 60_000
 SEGMENT_LOG_BYTES = 60_104
 FILL_TIMEOUT_S = 900.0
-# Indexes, files allocated ahead, and some room for everybody else.
+# Indexes, files allocated ahead, and some spare room.
 ROOM_SPARE_BYTES = 512 * MIB
 ROOM_FACTOR = 1.1
 
@@ -78,13 +78,13 @@ class StartupOptions(RunOptions):
     segments: int = 4_000
 
     def log_bytes(self) -> list[int]:
-        """How far to fill each log; the first stays empty, and shows what a start costs at all."""
+        """The sizes of the logs. The first stays empty, and shows the fixed cost of a start."""
         segment = self.segment_bytes
         halves = {-(-(size - segment // 2) // segment) for size in self.sizes_bytes}
         return [0, *(max(0, half) * segment + segment // 2 for half in sorted(halves))]
 
     def shape_bytes(self) -> dict[ShapeName, int]:
-        """About what each shape takes on disk."""
+        """About the size of each shape on disk."""
         sizes: dict[ShapeName, int] = {
             "topics": self.topics * SMALL_SEGMENT_BYTES,
             "segments": self.segments * SEGMENT_LOG_BYTES,
@@ -125,20 +125,20 @@ class LoggedTopic(FanlogTopic):
 
 
 def fill(port: int, log_bytes: int, segment_bytes: int) -> int:
-    """Publish so many bytes of batches; the number of records, verified."""
+    """Publishes this many bytes of batches. Returns the number of records, verified."""
     wire = LoggedTopic(segment_bytes)
     with acked_load(wire, port, WINDOW_BATCHES * RECORDS_A_BATCH) as load:
         return load.fill(log_bytes // load.unit_bytes, FILL_TIMEOUT_S)
 
 
 def fill_shape(port: int, shape: ShapeName, options: StartupOptions) -> int:
-    """Publish what makes a folder of this shape; the records of the topic that is looked at."""
+    """Publishes the content of a folder of this shape. Returns the records of the checked topic."""
     if shape == "topics":
         return fill_topics(port, options.topics)
     if shape == "segments":
         wire = LoggedTopic(SMALL_SEGMENT_BYTES, "fsync", SEGMENT_RECORD_BYTES, 1)
         log_bytes = options.segments * SEGMENT_LOG_BYTES
-        # One at a time: batches that come together get a segment together.
+        # One at a time, because batches that come together share a segment.
         window = 1
     else:
         wire = LoggedTopic(options.segment_bytes, "os", SMALL_RECORD_BYTES, 1)
@@ -155,7 +155,7 @@ def fill_topics(port: int, count: int) -> int:
     with connect(port) as sock:
         greet(sock)
         for i in range(count):
-            # The last one has the name that is looked at after each start.
+            # The last one is checked after each start.
             name = NAME if i == count - 1 else f"{NAME}-{i}"
             ask(sock, FrameKind.CREATE_TOPIC, CreateTopic(name, settings), msgspec.Raw)
             number = ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(name), TopicOpened).number
@@ -183,7 +183,7 @@ class StartupCell:
 
     @property
     def name(self) -> str:
-        """What it holds, for people."""
+        """Its content, for people."""
         return self.label or f"a log of {self.log_bytes // MIB} MiB"
 
     def start(self) -> float:
@@ -201,7 +201,7 @@ class StartupCell:
         return time.perf_counter() - began
 
     def start_after(self, after: After) -> None:
-        """Start, note what it took, and see that every record is there."""
+        """Starts the broker, records the time, and checks that every record is there."""
         took_s = self.start()
         assert self.process is not None
         self.start_ms.setdefault(after, []).append(round(took_s * 1000, 1))
@@ -210,7 +210,7 @@ class StartupCell:
             self.verify()
 
     def verify(self) -> None:
-        """That the broker knows as many records as were acknowledged."""
+        """Checks that the broker has all acknowledged records."""
         with connect(self.port) as sock:
             greet(sock)
             topic = ask(sock, FrameKind.DESCRIBE_TOPIC, NamedTopic(NAME), TopicInfo)
@@ -219,7 +219,7 @@ class StartupCell:
             raise BenchError(f"{topic.records} of {self.records} records are there after a start")
 
     def end(self, how: signal.Signals) -> None:
-        """End this one process with this signal; one that does not obey is killed."""
+        """Ends the process with this signal. Kills it if that has no effect."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -231,7 +231,7 @@ class StartupCell:
             process.wait()
 
     def rows(self) -> list[StartupRow]:
-        """A row for each way in which the broker had ended."""
+        """A row for each kind of end of the broker."""
         return [
             StartupRow(
                 log_bytes=self.log_bytes,
@@ -247,7 +247,7 @@ class StartupCell:
 
 
 def bytes_read(pid: int) -> int:
-    """What a process has read so far, from disk or from the kernel's cache."""
+    """Bytes that a process has read, from disk or from the kernel's cache."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     fields = dict(line.split(": ") for line in lines)
     return int(fields["rchar"])
@@ -294,7 +294,7 @@ def run_startup(options: StartupOptions, progress: BenchProgress = silent) -> St
 
 @contextlib.contextmanager
 def cell_in(parent: Path, log_bytes: int, cores: frozenset[int] | None) -> Generator[StartupCell]:
-    """A fresh folder under `parent`, which goes with its broker at the end."""
+    """A fresh folder under `parent`. It is removed with its broker at the end."""
     with tempfile.TemporaryDirectory(prefix="fanlog-bench-", dir=parent) as name:
         cell = StartupCell(Path(name), log_bytes, cores)
         try:
@@ -304,7 +304,8 @@ def cell_in(parent: Path, log_bytes: int, cores: frozenset[int] | None) -> Gener
 
 
 def check_room(parent: Path, log_bytes: int) -> None:
-    """That the logs fit on the disk, with room to spare; BenchError says what to do if not."""
+    """Checks that the logs fit on the disk, with room to spare. BenchError says what to do if
+    not."""
     free = shutil.disk_usage(parent).free
     needed = int(log_bytes * ROOM_FACTOR) + ROOM_SPARE_BYTES
     if free < needed:

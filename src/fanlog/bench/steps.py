@@ -24,21 +24,21 @@ from typing import Any
 
 from fanlog.bench.environment import raise_open_files_limit
 from fanlog.bench.systems import BenchError
-from fanlog.config import BrokerOptions, Config, ListenerOptions
+from fanlog.config import BrokerOptions, Config, ListenerOptions, RedisOptions
 from fanlog.node import Node
 
 ANSWER_TIMEOUT_S = 60.0
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    """A loop that notes the CPU time of its longest call."""
+    """A loop that records the CPU time of its longest call."""
 
     def __init__(self) -> None:
         super().__init__()
         self._longest_ns = 0
 
     def take_longest_ms(self) -> float:
-        """The longest call since the last time it was asked for."""
+        """The longest call since the last request."""
         longest_ns, self._longest_ns = self._longest_ns, 0
         return longest_ns / 1e6
 
@@ -83,7 +83,14 @@ class SteppedBroker:
     """A broker whose steps are measured."""
 
     port: int
+    # The port of the Redis listener, which `close_redis` closes.
+    redis_port: int
     pipe: Connection
+
+    def close_redis(self) -> None:
+        """Closes the Redis listener, with all its connections."""
+        self.pipe.send("close")
+        _answer(self.pipe)
 
     def take_longest_ms(self) -> float:
         """Its longest step since the last call."""
@@ -103,7 +110,8 @@ def stepped_broker(
         process.start()
         theirs.close()
         try:
-            yield SteppedBroker(int(_answer(ours)), ours)
+            port, redis_port = _answer(ours)
+            yield SteppedBroker(port, redis_port, ours)
         finally:
             ours.close()
             process.join(ANSWER_TIMEOUT_S)
@@ -132,22 +140,33 @@ def _serve(pipe: Connection, folder: str, cores: frozenset[int] | None) -> None:
 
 
 async def _serving(loop: SteppedLoop, pipe: Connection, folder: str) -> None:
-    """Until the other end of the pipe is gone."""
+    """Runs until the other end of the pipe is gone."""
     options = BrokerOptions(group_grace_seconds=0)
-    node = Node(folder, Config(listener=ListenerOptions(port=0), broker=options))
+    config = Config(listener=ListenerOptions(port=0), redis=RedisOptions(port=0), broker=options)
+    node = Node(folder, config)
     node.start()
     ended = loop.create_future()
+    closing: list[asyncio.Task[None]] = []
 
     def asked() -> None:
         try:
-            pipe.recv()
+            wanted = pipe.recv()
         except EOFError:
             loop.remove_reader(pipe.fileno())
             ended.set_result(None)
         else:
-            pipe.send(loop.take_longest_ms())
+            if wanted == "close":
+                closing.append(loop.create_task(close()))
+            else:
+                pipe.send(loop.take_longest_ms())
 
-    pipe.send(node.listen().port)
+    async def close() -> None:
+        await redis.drain(loop.time())
+        await redis.close()
+        pipe.send(None)
+
+    port, redis = node.listen().port, node.listen_redis()
+    pipe.send((port, redis.port))
     loop.add_reader(pipe.fileno(), asked)
     await ended
     await node.stop()

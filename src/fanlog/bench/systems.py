@@ -38,20 +38,20 @@ SystemSettings = Literal[
 
 
 class BenchError(FanlogError):
-    """A benchmark could not be run, or what it measured turned out to be wrong."""
+    """A benchmark could not run, or its result is wrong."""
 
     code = "bench"
 
 
 class SystemUnavailableError(BenchError):
-    """A program that a row needs is not installed; the row is left out with this sentence."""
+    """A row needs a program that is not installed. The row is left out, with this sentence."""
 
     code = "bench_unavailable"
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """Which system to start, and how careful with data it is told to be.
+    """Which system to start, and its durability settings.
 
     Redis knows `never`, `everysec` and `always` (its `appendfsync`), NATS `default` and `always`
     (JetStream's `sync_interval`); `pubsub` is each system without a disk. Fanlog chooses durability
@@ -65,25 +65,27 @@ class SystemSpec:
     listener: Listener = "native"
     config: str = ""
     native_port: int = 0
-    # Files of a certificate and its key: the system speaks TLS only.
+    # Fanlog's processes beside the first.
+    workers: int = 0
+    # Files of a certificate and its key. With them the system speaks TLS only.
     tls: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A system by the port that it is spoken to: Fanlog has two."""
+    """A system and its port: Fanlog has two."""
 
     kind: SystemKind
     listener: Listener = "native"
 
     @property
     def label(self) -> str:
-        """How tables and pictures call it."""
+        """Its name in tables and pictures."""
         return "fanlog, redis port" if self.redis_port else self.kind
 
     @property
     def redis_port(self) -> bool:
-        """Whether this is Fanlog, spoken to as if it were Redis."""
+        """Whether this is Fanlog's Redis port."""
         return self.kind == "fanlog" and self.listener == "redis"
 
 
@@ -99,9 +101,8 @@ def contenders(kinds: Iterable[SystemKind], listeners: Iterable[Listener]) -> li
 
 @dataclass(frozen=True, slots=True)
 class RunningSystem:
-    """A started system: where it listens, and which process it is."""
+    """A started system: its port and its process."""
 
-    spec: SystemSpec
     port: int
     pid: int
 
@@ -129,7 +130,7 @@ def choose_cores(pin: bool) -> Cores:
 
 @contextlib.contextmanager
 def affinity(cores: frozenset[int] | None) -> Generator[None]:
-    """Run the body, and what it starts, on these cores only."""
+    """Runs the body, and all that it starts, on these cores only."""
     before = os.sched_getaffinity(0)
     if cores is not None:
         os.sched_setaffinity(0, cores)
@@ -156,7 +157,7 @@ def find_program(kind: SystemKind) -> Path:
 
 
 def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
+    """A port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -182,7 +183,7 @@ def started(
             )
         try:
             wait_until_listening(process, port, directory / "output.txt")
-            yield RunningSystem(spec, port, process.pid)
+            yield RunningSystem(port, process.pid)
         finally:
             stop(process)
 
@@ -190,7 +191,8 @@ def started(
 def wait_until_listening(
     process: subprocess.Popen[bytes], port: int, output: Path, poll_s: float = START_POLL_S
 ) -> None:
-    """Return when the port takes a connection; say what the program printed when it never does."""
+    """Returns when the port accepts a connection. The error has the program's output if it never
+    does."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -203,7 +205,7 @@ def wait_until_listening(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask this one process to end, and insist when it does not."""
+    """Asks the process to end, and kills it if it does not."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -214,19 +216,19 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process holds of the machine's memory."""
+    """The resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def on_core_ns(pid: int) -> int:
-    """How long all threads of a process were on a core, by the scheduler's own count."""
+    """The time of all threads of a process on a core, as the scheduler counts it."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
-    """Redis without snapshots; the append-only file only where the row asks for a disk."""
+    """Redis without snapshots. The append-only file is on only for rows that need a disk."""
     lines = [
         f"bind {HOST}",
         f"port {0 if spec.tls else port}",
@@ -244,7 +246,7 @@ def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -
     if spec.tls:
         certificate, key = spec.tls
         lines += [f"tls-port {port}", f"tls-cert-file {certificate}", f"tls-key-file {key}"]
-        # It wants an authority for clients, also where they show no certificate.
+        # It needs an authority for clients, even if they show no certificate.
         lines += [f"tls-ca-cert-file {certificate}", "tls-auth-clients no"]
         lines += ['tls-protocols "TLSv1.3"']
     config = directory / "redis.conf"
@@ -253,10 +255,10 @@ def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -
 
 
 def nats_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
-    """NATS with buffers that a benchmark cannot overrun, and JetStream where a disk is wanted."""
+    """NATS with buffers that a benchmark can't overrun, and JetStream for rows that need a disk."""
     lines = [
         f'listen: "{HOST}:{port}"',
-        # The generator counts bytes, so no PING may come in between; it answers the first one.
+        # The generator counts bytes, so no PING may come among them; it answers the first one.
         'ping_interval: "1h"',
         "max_pending: 1GB",
         'write_deadline: "60s"',
@@ -271,7 +273,7 @@ def nats_command(program: Path, spec: SystemSpec, port: int, directory: Path) ->
 
 def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
     """Fanlog as a user starts it; a topic's durability is chosen when the topic is made."""
-    place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
+    storage = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
     native, redis, web = str(spec.native_port), "-1", "-1"
     if spec.listener in WEB_LISTENERS:
         web = str(port)
@@ -280,6 +282,8 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     else:
         native = str(port)
     ports = ["--host", HOST, "--port", native, "--redis-port", redis, "--http-port", web]
+    if spec.workers:
+        ports += ["--workers", str(spec.workers)]
     settings = spec.config
     if spec.tls:
         certificate, key = spec.tls
@@ -287,8 +291,8 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     if settings:
         file = directory / "fanlog.toml"
         file.write_text(settings)
-        place += ["--config", str(file)]
-    return [str(program), "-m", "fanlog", "serve", *ports, *place]
+        storage += ["--config", str(file)]
+    return [str(program), "-m", "fanlog", "serve", *ports, *storage]
 
 
 COMMANDS: dict[SystemKind, Callable[[Path, SystemSpec, int, Path], list[str]]] = {

@@ -18,12 +18,14 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
+from fanlog.bench.cores_report import cores_tables
 from fanlog.bench.environment import Environment
 from fanlog.bench.figures import count, new_table, size, system_label, times
 from fanlog.bench.port_report import publishers_table, rate_table
 from fanlog.bench.results import (
     ClientsReport,
     ClientsRow,
+    CoresReport,
     DurableReport,
     EdgesReport,
     EmbeddedReport,
@@ -133,7 +135,7 @@ def fanout_table(report: FanoutReport) -> Table:
 
 
 def fanout_title(report: FanoutReport) -> str:
-    """What was published, and what became of it."""
+    """Messages published and received."""
     if not report.rows:
         return "Fan-out"
     row = report.rows[0]
@@ -141,7 +143,7 @@ def fanout_title(report: FanoutReport) -> str:
 
 
 def delivered_by(rows: list[FanoutRow], system: str, subscribers: int) -> float | None:
-    """What a system delivered to so many subscribers, if it was measured."""
+    """The system's deliveries to this many subscribers, if measured."""
     for row in rows:
         if row.system == system and row.subscribers == subscribers:
             return row.delivered_per_s
@@ -223,7 +225,7 @@ def clients_table(report: ClientsReport) -> Table:
 
 
 def rate_of(rows: list[ClientsRow], system: str) -> float | None:
-    """What a system's client reached, if it was measured."""
+    """The rate of a system's client, if measured."""
     return next((row.messages_per_s for row in rows if row.system == system), None)
 
 
@@ -247,7 +249,7 @@ def embedded_table(report: EmbeddedReport) -> Table:
 
 
 def edges_table(report: EdgesReport) -> Table:
-    """What a message costs the broker, beside the case without edges."""
+    """The cost of a message for the broker, compared with the case without edges."""
     table = new_table(
         "Edges: what a message costs the broker",
         "readers",
@@ -267,7 +269,7 @@ def edges_table(report: EdgesReport) -> Table:
 
 
 def overhead_table(report: OverheadReport) -> Table:
-    """Messages a second without and with all of it, and the ratio."""
+    """Messages a second without and with all features, and the ratio."""
     table = new_table(
         "Overhead: with " + ", ".join(report.rows[0].features),
         "what",
@@ -319,7 +321,7 @@ def stall_table(report: StallReport) -> Table:
 
 
 def stall_title(report: StallReport) -> str:
-    """Who was stopped among whom, and what the others lost by it."""
+    """The stopped reader, the number of others, and how much the others lost."""
     return (
         f"A stopped reader beside {report.subscribers} others. While it stood still, they had "
         f"{report.ratio:.1%} of their mean rate before and after; "
@@ -328,7 +330,7 @@ def stall_title(report: StallReport) -> str:
 
 
 def stalls_table(report: StallsReport) -> Table:
-    """What pings waited, operation by operation."""
+    """Waits of pings, for each operation."""
     table = new_table(
         "Pings of another client while the broker works, in ms",
         "operation",
@@ -431,7 +433,7 @@ def startup_table(report: StartupReport) -> Table:
 
 
 def schedule_table(report: ScheduleReport) -> Table:
-    """What waits, what it costs, and how late it comes."""
+    """Waiting messages, their cost, and their delays."""
     table = new_table(
         "Delayed messages: a kill in between, and many due within one second",
         "waiting",
@@ -460,14 +462,14 @@ def schedule_table(report: ScheduleReport) -> Table:
 
 
 def log_label(row: StartupRow) -> str:
-    """The log's size or shape, or that there is none."""
+    """The log's size or shape, or a word for an empty log."""
     if row.shape:
         return row.shape
     return size(row.log_bytes) if row.log_bytes else "empty"
 
 
 def smallest_log_ms(rows: list[StartupRow], after: str) -> float | None:
-    """What a start with the smallest log takes, after the same end."""
+    """The start-up time with the smallest log, after the same kind of end."""
     logs = [row for row in rows if row.after == after and row.log_bytes and not row.shape]
     return min(logs, key=lambda row: row.log_bytes).start_ms if logs else None
 
@@ -493,7 +495,7 @@ def groups_table(report: GroupsReport, part: GroupsPart) -> Table:
 
 
 def ratio_beside(rows: list[GroupsRow], row: GroupsRow) -> float | None:
-    """The median of the ratios of runs that took turns; None where there is nothing beside."""
+    """The median of the ratios of alternating runs; None if there is nothing to compare with."""
     for other in rows:
         if (other.part, other.how, other.processes) == (row.part, row.beside, row.processes):
             return statistics.median(a / b for a, b in zip(row.runs, other.runs, strict=True))
@@ -515,7 +517,7 @@ def spark_table(report: SparkReport) -> Table:
 
 
 def spark_ratio(row: SparkRow, other: SparkRow) -> float:
-    """The median of the ratios of runs that took turns."""
+    """The median of the ratios of alternating runs."""
     return statistics.median(a / b for a, b in zip(row.runs, other.runs, strict=True))
 
 
@@ -548,6 +550,7 @@ _TABLES: dict[type[Report], Callable[[Any], RenderableType]] = {
     ClientsReport: clients_table,
     EmbeddedReport: embedded_table,
     EdgesReport: edges_table,
+    CoresReport: cores_tables,
     OverheadReport: overhead_table,
     StallReport: stall_table,
     StallsReport: stalls_table,

@@ -43,7 +43,7 @@ class TlsFanoutLoad(FanoutLoad):
     connect = staticmethod(connect_tls)
 
     def _send_some(self, data: memoryview) -> int:
-        # A record that did not fit goes on with `sendmsg` only.
+        # A record that did not fit continues with `sendmsg` only.
         return self._publisher.sendmsg([data])
 
     def _receive(self, timeout_s: float = POLL_TIMEOUT_S) -> None:

@@ -45,10 +45,10 @@ from fanlog.format.frames import (
 )
 from fanlog.format.messages import OpenTopic, Subscribe, TopicOpened
 
-# Subscriptions asked for at a time; their answers fit into the sockets' buffers.
+# Subscriptions requested at a time. Their answers fit into the sockets' buffers.
 PIPELINED = 500
 RECEIVE_BYTES = 256 << 10
-# With fewer topics than this the connections are most of what the broker grew by.
+# With fewer topics, most of the broker's growth comes from connections.
 TOPICS_SHARED_MIN = 1000
 TOPICS_MAX = ListenerOptions().subscriptions_max
 
@@ -66,7 +66,7 @@ class TopicsOptions(TimedOptions):
     run_s: float = 1.0
 
     def __post_init__(self) -> None:
-        # Not super(): in a class with slots it does not find its way without arguments.
+        # Not super(): in a class with slots it does not work without arguments.
         TimedOptions.__post_init__(self)
         if not self.topics or not 0 < max(self.topics) <= TOPICS_MAX:
             raise BenchError(
@@ -75,7 +75,7 @@ class TopicsOptions(TimedOptions):
 
 
 class UserTopics(FanlogFanout):
-    """One-message batches to one of many topics, all of which one connection reads."""
+    """One-message batches to one of many topics. One connection reads all of them."""
 
     def __init__(self, payload: bytes, topics: int, pid: int) -> None:
         super().__init__(payload, 1)
@@ -98,13 +98,13 @@ class UserTopics(FanlogFanout):
         opening = OpenTopic(topic_name(self.topics // 2), create=False)
         number = ask(publisher, FrameKind.OPEN_TOPIC, opening, TopicOpened).number
         self._unit = encode_batch(self._values, topic=number)
-        # One ahead: before it the broker says whose batches follow, and that is not repeated.
+        # One batch in advance: the broker sends a header before the first, and only then.
         publisher.sendall(self._unit)
         skip_until(publisher, FrameKind.ACK)
         skip_until(reader, FrameKind.BATCH)
 
     def keep_alive(self) -> None:
-        """The broker takes a minute's silence for a dead peer; this frame has no answer."""
+        """The broker disconnects a peer that is silent for a minute. This frame has no answer."""
         for sock in self._connections:
             sock.send(credit_frame(1, 0))
 
@@ -115,7 +115,7 @@ def topic_name(number: int) -> str:
 
 
 def subscribe_all(sock: socket.socket, topics: int) -> None:
-    """Create every user's channel and subscribe to it; so many at a time."""
+    """Creates every user's channel and subscribes to it, some at a time."""
     cutter = FrameCutter(FRAME_BYTES_MAX)
     for first in range(0, topics, PIPELINED):
         numbers = range(first, min(first + PIPELINED, topics))
@@ -142,7 +142,7 @@ def begin_frames(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TopicsBroker:
-    """A started broker, and how many topics it is to have."""
+    """A started broker, and the number of its topics."""
 
     topics: int
     port: int
@@ -151,7 +151,7 @@ class TopicsBroker:
 
 @dataclass(slots=True)
 class TopicsCell:
-    """A broker with its topics, its load, and what each round measured."""
+    """A broker with its topics, its load, and the results of each round."""
 
     wire: UserTopics
     load: FanoutLoad
@@ -159,7 +159,7 @@ class TopicsCell:
     published_per_s: list[float] = field(default_factory=list[float])
 
     def measure(self, options: TopicsOptions) -> None:
-        """One round: messages one by one, then as many as go through."""
+        """One round: messages one by one, then at full speed."""
         samples = measure_latency(self.load, options.warmup_s, options.run_s, options.samples_max)
         self.p50_us.append(percentile_us(samples, 0.5))
         counts = measure_fanout(self.load, self.wire, options.warmup_s, options.run_s)
@@ -183,7 +183,7 @@ class TopicsCell:
 
 
 def run_topics(options: TopicsOptions, progress: BenchProgress = silent) -> TopicsReport:
-    """Set up a broker for each number of topics, and measure them in turn.
+    """Starts a broker for each number of topics, and measures them in turn.
 
     >>> run_topics(TopicsOptions(topics=(10, 1000)))  # doctest: +SKIP
     """
@@ -204,7 +204,7 @@ def run_topics(options: TopicsOptions, progress: BenchProgress = silent) -> Topi
 
 
 def generate(options: TopicsOptions, brokers: list[TopicsBroker]) -> list[TopicsRow]:
-    """What the load process does: set all brokers up, then measure them round by round."""
+    """Runs in the load process: prepares all brokers, then measures them round by round."""
     payload = make_payload(options.payload_bytes)
     cells: list[TopicsCell] = []
 

@@ -45,7 +45,7 @@ WebSystem = Literal["fanlog", "aiohttp", "websockets", "socketio"]
 OTHERS: tuple[WebSystem, ...] = ("aiohttp", "websockets", "socketio")
 PACKAGES = {"aiohttp": "aiohttp", "websockets": "websockets", "socketio": "python-socketio"}
 _WINDOW_MIN = 64
-# Nobody is pinged during a measurement, and thousands may connect at once.
+# No pings during a measurement, and room for thousands of new connections.
 CONFIG = "[web]\nping_seconds = 3600\naccepts_per_second_max = 100000\n"
 
 
@@ -177,8 +177,8 @@ def generate_fanout(
     wire = _wire(cell, options.listener, options.payload_bytes)
     window = options.window_messages
     if cell.system != "fanlog":
-        # Enough to keep it busy. It sends to one client after the other, and with more it would
-        # still be sending long after the measurement.
+        # Enough to keep it busy. It sends to one client after the other: with more it would send
+        # long after the measurement.
         window = max(_WINDOW_MIN, window // cell.subscribers)
     with web_connected(wire, ports, cell.subscribers, window, options.receive) as load:
         return measure_web_fanout(load, options.warmup_s, options.run_s)

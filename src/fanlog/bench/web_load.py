@@ -30,7 +30,7 @@ from fanlog.bench.systems import BenchError
 from fanlog.bench.wires.base import SETUP_TIMEOUT_S, connect
 from fanlog.bench.wires.web import WebWire
 
-# How many of the first subscriber's counts are kept, to tell how far others are.
+# How many counts of the first subscriber are kept, to compare others with.
 _STEPS_MAX = 10_000
 
 
@@ -46,13 +46,13 @@ class _Marks:
     def take(self, data: bytes) -> None:
         data = self._rest + data
         self.count += data.count(self._mark)
-        # A mark may be cut; a whole one is not counted twice.
+        # A mark may be cut in two; a whole one is not counted twice.
         self._rest = data[-(len(self._mark) - 1) :]
         self.last = data[-8:]
 
 
 class WebLoad:
-    """A publisher and its subscribers, connected and ready to be pumped."""
+    """A connected publisher and its subscribers."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WebLoad:
         self._epoll = self._register()
 
     def _read_first(self, sock: socket.socket) -> None:
-        """One unit ahead of the measurement, whole."""
+        """Sends one whole unit before the measurement."""
         sock.settimeout(SETUP_TIMEOUT_S)
         data = b""
         while data.count(self._wire.mark) < self._wire.messages or not data.endswith(
@@ -131,7 +131,7 @@ class WebLoad:
         window_bytes = self._window * self._unit_bytes
         limit_bytes = 0
         while (now := clock()) < until_s:
-            # The slowest subscriber is looked for only when the window seems half used up.
+            # Looks for the slowest subscriber only if the window seems half used up.
             if limit_bytes - self._sent_bytes < window_bytes // 2:
                 slowest = self._slowest() // self._wire.messages
                 limit_bytes = (slowest + self._window) * self._unit_bytes
@@ -140,7 +140,7 @@ class WebLoad:
         return now
 
     def _slowest(self) -> int:
-        """Messages that everybody has."""
+        """Messages that all subscribers have."""
         least = min(self._received.values())
         reached, counts = self._steps
         if least >= reached[-1]:
@@ -155,7 +155,7 @@ class WebLoad:
         started_ns = time.perf_counter_ns()
         self._send(self._sent_bytes + self._unit_bytes)
         while True:
-            # Spins, so that waking this process up is no part of what is measured.
+            # Spins, so that waking up does not count.
             self._receive(timeout_s=0)
             if self._marks.count > count and self._marks.last.endswith(self._wire.end):
                 size = self._received[self._first] - first
@@ -237,7 +237,7 @@ def web_connected(
     window_messages: int,
     receive: Receive = "copy",
 ) -> Generator[WebLoad]:
-    """A load whose sockets are closed at the end, whatever happens."""
+    """A load. Its sockets are closed at the end in any case."""
     load = WebLoad(wire, ports, subscribers, window_messages, receive)
     try:
         yield load

@@ -4,8 +4,7 @@
 Batches and fetches name a topic by its number, thousands of times a second. So the permit keeps the
 answers about topics that its connection publishes to or fetches from.
 
-What is refused is in the audit log: here is the one place that writes it there. A kept answer is
-noted once.
+This module alone writes refusals into the audit log. A kept answer is noted once.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Identity, Verb
 from fanlog.security.rules import state_of
 
-# Answers that a connection keeps. Others are asked for again: this limits what a client can make
-# the broker remember with names that do not exist.
+# Answers that a connection keeps. Others are not kept: this limits what a client can make the
+# broker remember with names that do not exist.
 KEPT_MAX = 10_000
 # Marks an answer that is not kept.
 _UNKNOWN = ForbiddenError("")

@@ -103,7 +103,7 @@ class Backups:
             )
         if len(self._points) + self._beginning >= POINTS_MAX:
             raise LimitError(
-                f"{POINTS_MAX} backups of this broker are being taken, as many as may be at the "
+                f"{POINTS_MAX} backups of this broker are being taken, which is the limit at a "
                 "same time: wait for one of them."
             )
         self._store.reserve.check("a backup")
@@ -164,12 +164,12 @@ class Backups:
         try:
             return await self.get(ticket).read(self._runtime, file, at, size)
         except OSError as fault:
-            # Somebody ended it meanwhile; or the disk is ill, which the error says.
+            # It was ended meanwhile, or the disk has failed: the error says which.
             self.get(ticket)
             raise write_error(fault, ticket, "Reading") from fault
 
     def end(self, ticket: str) -> None:
-        """Lets a point go; one that is gone is no fault."""
+        """Releases a point. It may be released already."""
         point = self._points.pop(ticket, None)
         if point is not None:
             self._runtime.in_background(lambda: unpin(point.folder), _ended)

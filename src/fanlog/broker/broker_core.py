@@ -22,11 +22,11 @@ from fanlog.broker.insight.topic_users import TopicUsers
 from fanlog.broker.lifecycle.alteration import altered_settings
 from fanlog.broker.lifecycle.compaction import Compactions
 from fanlog.broker.lifecycle.differences import check_same
-from fanlog.broker.lifecycle.durability_raise import DurabilityRaise
+from fanlog.broker.lifecycle.durability_raise import DurabilityRaise, topic_deleted
 from fanlog.broker.lifecycle.growth import grow
 from fanlog.broker.lifecycle.housekeeping import Housekeeping
 from fanlog.broker.lifecycle.memory_only import in_memory
-from fanlog.broker.lifecycle.truncation import check_deletion, delete_records
+from fanlog.broker.lifecycle.truncation import check_deletion
 from fanlog.broker.messages.catalog import Catalog, changed_settings
 from fanlog.broker.messages.checks import Checks
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
@@ -86,7 +86,6 @@ from fanlog.errors import (
 from fanlog.format.messages import (
     BrokerStatus,
     ListTopics,
-    PartitionOffset,
     Position,
     TopicPage,
 )
@@ -195,7 +194,7 @@ class BrokerCore:
             self.audit = AuditLog(self.internal, audit, runtime, folder)
         self.account_ledger = AccountLedger(self.internal)
         self.pipelines = Pipelines(self.internal, runtime)
-        self.durable = DurableNames(self.internal, self.catalog.number_of)
+        self.durable = DurableNames(self.internal, self.catalog.number_of, self.slices)
         self.subscriptions = self._make_subscriptions()
         self.groups = GroupCoordinator(self, runtime, options)
         self.queues = Queues(self, runtime, options)
@@ -230,7 +229,8 @@ class BrokerCore:
             self._drop_copies,
             lambda: self.draining,
             self._trusted.now_us,
-            self.unpacker.limits,
+            limits=self.unpacker.limits,
+            replicated=self.stream,
         )
         self._publish_log = PublishLog(self.catalog, self.turns)
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
@@ -305,7 +305,7 @@ class BrokerCore:
             ranked[:] = [p for p in ranked if not p.log.mark_ranked(at_once=at_once)]
 
     def _look_for_room(self) -> None:
-        """On a full disk: looks once a second whether publishing can go on."""
+        """On a full disk: checks once a second whether publishing can resume."""
         now_us = self._runtime.monotonic_us()
         if now_us - self._looked_for_room_us >= _SECOND_US:
             self._looked_for_room_us = now_us
@@ -317,6 +317,7 @@ class BrokerCore:
 
     def close(self) -> None:
         """The last that is written, before the store is closed."""
+        self.compactions.close()
         self._publish_log.tick()
         self.traces.settle()
         self._mark_ranked(at_once=True)
@@ -350,7 +351,9 @@ class BrokerCore:
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
-        self._housekeeping.begin()
+        if not self.opening:
+            # Until then, what is in the folder may not be on any other node.
+            self._housekeeping.begin()
 
     def now_us(self) -> int:
         return self._runtime.now_us()
@@ -487,10 +490,15 @@ class BrokerCore:
         altered = altered_settings(topic, given, keeps_files=keeps_files)
 
         def retained(result: BrokerTopic | FanlogError) -> None:
-            if isinstance(result, BrokerTopic):
-                for partition in topic.partitions:
-                    self._housekeeping.retain(partition, self._trusted.now_us())
-            done(result)
+            if not isinstance(result, BrokerTopic):
+                done(result)
+                return
+            self.events.altered(topic)
+            steps = self._housekeeping.retain(topic, self._trusted.now_us())
+            self.slices.in_slices(steps, retention_applied)
+
+        def retention_applied() -> None:
+            done(topic_deleted(topic) if topic.deleted else topic)
 
         # Received batches were checked by the old settings.
         self.turns.end()
@@ -498,7 +506,6 @@ class BrokerCore:
             self.raising.begin(topic, altered, retained)
         else:
             self.catalog.alter(topic, altered)
-            self.metering.adopt(topic)
             retained(topic)
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
@@ -515,11 +522,12 @@ class BrokerCore:
         self._store.delete(topic.stored, done)
 
     def _make_events(self) -> TopicEvents:
-        """What keeps something about topics, in the order in which it hears of a change."""
+        """The subscribers to topic events, in the order in which they are called."""
         events = TopicEvents()
         subscribe = events.subscribe
         subscribe(
             created=self.metering.adopt,
+            altered=self.metering.adopt,
             truncated=self.metering.recount,
             deleted=self.metering.drop,
         )
@@ -541,19 +549,9 @@ class BrokerCore:
     def _forget_positions(self, topic: BrokerTopic) -> None:
         self.slices.in_slices(self.durable.forget_topic(topic.name, topic.number))
 
-    def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
-        """Deletes the records before these offsets, one per partition. Returns the new start
-        offsets."""
-        topic = self.catalog.get(check_not_internal(name))
-        if topic.stored.folder:
-            self.stream.check()
-        began = delete_records(topic, offsets, self.turns)
-        self.events.truncated(topic)
-        return began
-
     def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
-        """The partitions that will start at these offsets; raises the same errors as
-        `delete_records`."""
+        """The partitions that will start at these offsets, for `delete_in_slices`; raises if one of
+        them can't."""
         return check_deletion(self.catalog.get(check_not_internal(name)), offsets)
 
     def _drop_copies(self, partition: Partition, offset: int) -> None:
@@ -622,7 +620,16 @@ class BrokerCore:
                 "another."
             )
         wanted = self.check_positions(name, wanted)
-        self.durable.commit([(name, wanted)])
+        self.durable.commit_positions([(name, wanted)])
+
+    @property
+    def replicated(self) -> bool:
+        """Whether another broker may become the primary."""
+        return self.stream.replicated
+
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        """See `TurnStream.when_confirmed`."""
+        self.stream.when_confirmed(resume)
 
     def check_positions(self, name: str, positions: Iterable[Position]) -> tuple[Position, ...]:
         """The positions to commit under a name. Raises if one is invalid, or if there is no room
@@ -636,13 +643,17 @@ class BrokerCore:
             for position in checked
             if self.durable.position(name, position.topic, position.partition) is None
         }
-        if new and self.durable.count + len(new) > self._options.durable_positions_max:
+        self.check_room_for_positions(len(new))
+        return checked
+
+    def check_room_for_positions(self, new: int) -> None:
+        """Raises if there is no room for so many positions more."""
+        if new and self.durable.count + new > self._options.durable_positions_max:
             raise LimitError(
-                f"This broker holds {self.durable.count} positions of durable names, as many as it "
-                "may. Delete groups that nobody needs (fanlog group delete). "
+                f"This broker holds {self.durable.count} positions of durable names, which is "
+                "the limit. Delete groups that nobody needs (fanlog group delete). "
                 + allow_more("broker.durable_positions_max")
             )
-        return checked
 
     # The whole
 

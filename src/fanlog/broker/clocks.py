@@ -10,8 +10,8 @@ from typing import Protocol
 logger = logging.getLogger("fanlog.broker")
 
 SECOND_US = 1_000_000
-# After a start, what is stored with its age is kept for so long at least, however old it seems:
-# whoever it belongs to comes back within that time, and the wall clock may be wrong.
+# After a start, state with an age is kept for at least this time, however old it seems: its owner
+# comes back within that time, and the wall clock may be wrong.
 RETURN_SECONDS = 3600
 # Clocks run apart by less than this between two looks, unless somebody sets one of them.
 _JUMP_US = 60 * SECOND_US
@@ -40,8 +40,8 @@ def moment_of_us(clocks: Clocks, stored_us: int, kept_us: int) -> int:
 class TrustedClock:
     """The wall clock as far as it is trusted when records are deleted for their age.
 
-    A clock that jumps forward is not believed for `trust_seconds`: time goes on as before, and
-    whoever set the clock wrong can set it right, with nothing lost. A clock that is set back is
+    A clock that jumps forward is ignored for `trust_seconds`: time passes as before, and an
+    operator who set the clock wrong can correct it, with nothing lost. A clock that is set back is
     believed at once, because it deletes nothing.
     """
 
@@ -66,8 +66,8 @@ class TrustedClock:
         self._wall_us, self._monotonic_us = wall_us, monotonic_us
         if jump_us > _JUMP_US:
             logger.warning(
-                "The wall clock jumped forward by %d s. For %d s nothing is deleted because of "
-                "that; after that the clock is believed. Set it right if it is wrong.",
+                "The wall clock jumped forward by %d s. Retention ignores that for %d s, and then "
+                "follows the clock. Correct the clock if it is wrong.",
                 *(jump_us // SECOND_US, self._trust_us // SECOND_US),
             )
             self._distrust(self._ahead_us + jump_us)
@@ -79,7 +79,8 @@ class TrustedClock:
             )
             self._ahead_us = max(0, self._ahead_us + jump_us)
         if self._ahead_us and monotonic_us >= self._trust_at_us:
-            logger.info("The wall clock is believed: %d s count now.", self._ahead_us // SECOND_US)
+            jumped = self._ahead_us // SECOND_US
+            logger.info("Retention follows the wall clock again, which jumped by %d s.", jumped)
             self._ahead_us = 0
         return wall_us - self._ahead_us
 

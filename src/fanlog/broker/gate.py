@@ -1,4 +1,4 @@
-"""The gate of a broker without logins: everybody is let in, as whoever they say they are."""
+"""The gate of a broker without logins: it lets everybody in, under the name that they give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OpenGate:
         return who
 
     async def login(self, login: Login, who: Identity, /) -> Identity:
-        """What is shown is not looked at: a client may have a key for a broker that asks for none
+        """It ignores keys and passwords: a client may have a key for a broker that asks for none
         yet."""
         return who
 

@@ -80,7 +80,7 @@ def check_target(target: str, *, wildcard: bool) -> str:
 
 
 def missing_topic(name: str, *, creatable: bool = True) -> TopicNotFoundError:
-    """The error of a topic that is not there, with how it comes to be there."""
+    """The error of a missing topic: it says how such a topic is created."""
     if is_pattern(name):
         return TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
     if has_wildcard(name):
@@ -103,7 +103,7 @@ def missing_topic(name: str, *, creatable: bool = True) -> TopicNotFoundError:
         )
     hint = f"; or create it with: fanlog topic create {shlex.quote(name)}" if creatable else ""
     return TopicNotFoundError(
-        f"There is no topic {name!r}. See which there are with: fanlog topic list{hint}"
+        f"There is no topic {name!r}. List the topics with: fanlog topic list{hint}"
     )
 
 

@@ -61,7 +61,7 @@ class Opener(Protocol):
 
 
 class Authority(Protocol):
-    """Who may do what: the one question that every listener asks before it does something.
+    """Permissions: every listener asks here before it acts.
 
     A pattern is allowed only if every topic that it can match is. Listeners keep an answer for as
     long as a connection has a topic open, so an authority that changes its mind calls
@@ -208,7 +208,7 @@ class LiveSettings(Protocol):
 
 
 class Runtime(Protocol):
-    """Two clocks, and the places where work runs: the loop, and threads that may block."""
+    """Two clocks, and where work runs: on the loop, or in threads that may block."""
 
     def now_us(self) -> int:
         """The wall clock: for stored and displayed times. It can be set, so it may jump in both

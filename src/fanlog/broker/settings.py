@@ -1,5 +1,5 @@
-"""Settings that somebody changes by name: a topic's, a queue's. What is wrong is said of the one
-setting that is wrong, with what it may be."""
+"""Settings that clients change by name: those of a topic, and those of a queue. An error names the
+invalid setting and its allowed values."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Slices:
         try:
             for _ in steps:
                 if self._runtime.work_us() >= until_us:
-                    self._later(lambda: self.in_slices(steps, ended))
+                    self.later(lambda: self.in_slices(steps, ended))
                     return
         except Exception:
             logger.exception("the broker's own work failed")
@@ -79,10 +79,11 @@ class Slices:
 
     async def _turn(self) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._later(lambda: None if mine.done() else mine.set_result(None))
+        self.later(lambda: None if mine.done() else mine.set_result(None))
         await mine
 
-    def _later(self, resume: Callable[[], None]) -> None:
+    def later(self, resume: Callable[[], None]) -> None:
+        """Calls `resume` in a later turn, as its slice."""
         self._waiting.append(resume)
         self._schedule()
 
@@ -93,5 +94,7 @@ class Slices:
 
     def _next(self) -> None:
         self._scheduled = False
-        self._waiting.popleft()()
-        self._schedule()
+        try:
+            self._waiting.popleft()()
+        finally:
+            self._schedule()

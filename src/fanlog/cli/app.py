@@ -1,53 +1,125 @@
 """All commands together. Only this module turns their errors into a sentence on stderr and an exit
-code."""
+code. Law: a command imports no other one; to import and build all of them takes half a second."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator, MutableMapping
 from functools import cache
-from typing import Annotated, Protocol, runtime_checkable
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from fanlog.cli import (
-    backup,
-    dashboard,
-    edge,
-    export,
-    generate,
-    health,
-    importing,
-    init,
-    publish,
-    serve,
-    tail,
-    top,
-    traces,
-    verify,
-)
-from fanlog.cli.audit import audit_app
-from fanlog.cli.bench import bench_app
-from fanlog.cli.cluster import cluster_app
-from fanlog.cli.connections import connections_app
-from fanlog.cli.dead import dead_app
 from fanlog.cli.exit_codes import ExitCode, exit_code_of, exit_codes_help
-from fanlog.cli.groups import group_app
-from fanlog.cli.keys import key_app
 from fanlog.cli.logs import LogLevel, set_up_logging
-from fanlog.cli.pipeline import pipeline_app
-from fanlog.cli.reconfigure import config_app
-from fanlog.cli.schedule import schedule_app
 from fanlog.cli.terminal import err, say_error
-from fanlog.cli.tls import tls_app
-from fanlog.cli.topics import topic_app
-from fanlog.cli.users import MAY_EXAMPLE, may, user_app
 from fanlog.errors import FanlogError
 from fanlog.release import VERSION
 
+
+class _CommandSource(NamedTuple):
+    """Where a command is: its module in this package, its function there, and the name of the
+    example in its help. A group of commands is a `typer.Typer`, and has no example."""
+
+    module: str
+    name: str
+    example: str = ""
+
+
+# In the order in which the help shows them.
+_COMMANDS = {
+    "init": _CommandSource("init", "init", "EXAMPLE"),
+    "serve": _CommandSource("serve", "serve", "EXAMPLE"),
+    "edge": _CommandSource("edge", "edge", "EXAMPLE"),
+    "dashboard": _CommandSource("dashboard", "dashboard", "EXAMPLE"),
+    "publish": _CommandSource("publish", "publish", "EXAMPLE"),
+    "tail": _CommandSource("tail", "tail", "EXAMPLE"),
+    "generate": _CommandSource("generate", "generate", "EXAMPLE"),
+    "export": _CommandSource("export", "export", "EXAMPLE"),
+    "import": _CommandSource("importing", "import_", "EXAMPLE"),
+    "may": _CommandSource("users", "may", "MAY_EXAMPLE"),
+    "health": _CommandSource("health", "health", "EXAMPLE"),
+    "traces": _CommandSource("traces", "traces", "EXAMPLE"),
+    "top": _CommandSource("top", "top", "EXAMPLE"),
+    "backup": _CommandSource("backup", "backup", "BACKUP_EXAMPLE"),
+    "restore": _CommandSource("backup", "restore", "RESTORE_EXAMPLE"),
+    "verify": _CommandSource("verify", "verify", "EXAMPLE"),
+    "topic": _CommandSource("topics", "topic_app"),
+    "group": _CommandSource("groups", "group_app"),
+    "schedule": _CommandSource("schedule", "schedule_app"),
+    "dead": _CommandSource("dead", "dead_app"),
+    "key": _CommandSource("keys", "key_app"),
+    "user": _CommandSource("users", "user_app"),
+    "cluster": _CommandSource("cluster", "cluster_app"),
+    "connections": _CommandSource("connections", "connections_app"),
+    "audit": _CommandSource("audit", "audit_app"),
+    "config": _CommandSource("reconfigure", "config_app"),
+    "tls": _CommandSource("tls", "tls_app"),
+    "pipeline": _CommandSource("pipeline", "pipeline_app"),
+    "bench": _CommandSource("bench", "bench_app"),
+}
+
+
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name. Each is imported and built when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build(name, _COMMANDS[name])
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _COMMANDS
+
+
+def _build(name: str, source: _CommandSource) -> Any:
+    module = import_module(f"fanlog.cli.{source.module}")
+    found = getattr(module, source.name)
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+    alone.callback()(lambda: None)  # so that it is a group, and the one command has its name
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name, epilog=getattr(module, source.example))(found)
+    built: Any = get_command(alone)
+    return built.commands[name]
+
+
+class _Root(TyperGroup):
+    """`fanlog` itself."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+
 app = typer.Typer(
     name="fanlog",
+    cls=_Root,
     help="Publish once, and any number of readers follow.",
     epilog=f"Exit codes:\n{exit_codes_help()}",
     no_args_is_help=True,
@@ -81,37 +153,6 @@ def root(
         set_up_logging(LogLevel.DEBUG)
 
 
-app.command(epilog=init.EXAMPLE)(init.init)
-app.command(epilog=serve.EXAMPLE)(serve.serve)
-app.command(epilog=edge.EXAMPLE)(edge.edge)
-app.command(epilog=dashboard.EXAMPLE)(dashboard.dashboard)
-app.command(epilog=publish.EXAMPLE)(publish.publish)
-app.command(epilog=tail.EXAMPLE)(tail.tail)
-app.command(epilog=generate.EXAMPLE)(generate.generate)
-app.command(epilog=export.EXAMPLE)(export.export)
-app.command("import", epilog=importing.EXAMPLE)(importing.import_)
-app.add_typer(topic_app, name="topic")
-app.add_typer(group_app, name="group")
-app.add_typer(schedule_app, name="schedule")
-app.add_typer(dead_app, name="dead")
-app.add_typer(key_app, name="key")
-app.add_typer(user_app, name="user")
-app.command(epilog=MAY_EXAMPLE)(may)
-app.command(epilog=health.EXAMPLE)(health.health)
-app.command(epilog=traces.EXAMPLE)(traces.traces)
-app.command(epilog=top.EXAMPLE)(top.top)
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(connections_app, name="connections")
-app.command(epilog=backup.BACKUP_EXAMPLE)(backup.backup)
-app.command(epilog=backup.RESTORE_EXAMPLE)(backup.restore)
-app.command(epilog=verify.EXAMPLE)(verify.verify)
-app.add_typer(audit_app, name="audit")
-app.add_typer(config_app, name="config")
-app.add_typer(tls_app, name="tls")
-app.add_typer(pipeline_app, name="pipeline")
-app.add_typer(bench_app, name="bench")
-
-
 @runtime_checkable
 class _WrittenWrongly(Protocol):
     """Recognizes a usage error of Typer by its methods, because its class moved between Typer's
@@ -122,7 +163,7 @@ class _WrittenWrongly(Protocol):
     def format_message(self) -> str: ...
 
 
-# Building all commands takes a while.
+# Building a command takes a while.
 _command_of = cache(get_command)
 
 
@@ -166,7 +207,7 @@ def _explain(fault: Exception) -> ExitCode:
         return exit_code_of(fault)
     if isinstance(fault, _WrittenWrongly):
         if not fault.format_message():
-            return ExitCode.USAGE  # nothing was asked for, and the help has been shown
+            return ExitCode.USAGE  # no command was given, and the help has been shown
         said = fault.format_message()
         for theirs, ours in _PLAIN_WORDS.items():
             said = said.replace(theirs, ours)

@@ -3,6 +3,7 @@ is long because the options of each benchmark are the signature of its command."
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -314,6 +315,57 @@ def edges(
         directory=directory,
     )
     show("edges", lambda progress: run_edges(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench cores --workers 0,2 --subscribers 1000[/]")
+def cores(
+    *,
+    workers: Annotated[
+        str,
+        typer.Option("--workers", help="How many, in turn; 0 is one process.", metavar="N,N,..."),
+    ] = "0,1,2",
+    subscribers: Subscribers = "100,1000",
+    batches: Annotated[
+        str, typer.Option("--batches", help="Messages of a batch, in turn.", metavar="N,N,...")
+    ] = "64,1",
+    publishes: Annotated[
+        int,
+        typer.Option(
+            "--publishes",
+            help="Publishes, or pipelines of 16, that redis-benchmark sends; 0: without it.",
+            min=0,
+        ),
+    ] = 100_000,
+    payload: Payload = 128,
+    against: Annotated[
+        str, typer.Option("--against", help="redis, or none: only Fanlog.", metavar="redis")
+    ] = "redis",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Little of everything, to see that it works.")
+    ] = False,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """A broker with and without workers: fan-out, and Redis's own benchmark."""
+    from fanlog.bench.cores import QUICK, CoresOptions, run_cores  # noqa: PLC0415
+
+    options = CoresOptions(
+        workers=numbers(workers, "--workers", least=0),
+        subscribers=numbers(subscribers, "--subscribers"),
+        batches=numbers(batches, "--batches"),
+        publishes=publishes,
+        payload_bytes=payload,
+        against_redis="redis" in systems(against),
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    if quick:
+        options = replace(options, **QUICK)
+    show("cores", lambda progress: run_cores(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench overhead --features tracing[/]")
@@ -671,6 +723,8 @@ def everything(
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))
     edges(**common, directory=directory, **files("edges"))
+    cores_against = "redis" if "redis" in against else "none"
+    cores(**common, directory=directory, against=cores_against, **files("cores"))
     overhead(payload=payload, directory=directory, **files("overhead"))
     stall(payload=payload, directory=directory, **files("stall"))
     stalls(directory=directory, **files("stalls"))

@@ -1,12 +1,13 @@
 """`fanlog cluster ...`: look at a cluster, and say who shall do what. All of it goes through
-etcd, so that it works while no node serves anybody. It is long because the options of each
-command are its signature."""
+etcd, so that it works while no node serves anybody."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
+import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -17,17 +18,17 @@ from fanlog.cli.serve import ConfigFile
 from fanlog.cli.session import AsJson
 from fanlog.cli.settings import load_settings
 from fanlog.cli.terminal import new_table, out, print_json, printable, say_done, say_warning
-from fanlog.cluster.coordination import Coordination, Listing, Stored, Swapped
-from fanlog.cluster.forced_reign import forced_reign
-from fanlog.cluster.records import ClusterKeys, NodeRecord, ShardRecord, encode, node_of, nodes_of
-from fanlog.cluster.requests import request_key, requests_in
-from fanlog.cluster.snapshot import ClusterSnapshot, cluster_of
+from fanlog.cluster.operating import (
+    FoundCluster,
+    ask_to_join,
+    ask_to_leave,
+    ask_to_move,
+    begin_reign,
+    find_cluster,
+)
 from fanlog.cluster.status import describe_cluster
-from fanlog.errors import FanlogError, InvalidArgumentError, UnavailableError
+from fanlog.errors import InvalidArgumentError
 from fanlog.format.cluster_view import ClusterStatus
-
-if TYPE_CHECKING:
-    from fanlog.cluster.requests import OperatorRequest
 
 cluster_app = typer.Typer(
     help="Look at a cluster, move its primary, and change its nodes.",
@@ -55,32 +56,11 @@ EtcdUrls = Annotated[
 NodeId = Annotated[str, typer.Argument(help="The id of the node.", metavar="NODE")]
 
 
-class _Found(NamedTuple):
-    name: str
-    keys: ClusterKeys
-    etcd: Coordination
-    listing: Listing
-    cluster: ClusterSnapshot
-    record: ShardRecord
-    stored: Stored
-    requests: tuple[OperatorRequest, ...]
-
-    def member(self, node: str) -> NodeRecord | None:
-        return next((one for one in self.cluster.nodes if one.node == node), None)
-
-    def check_known(self, node: str) -> None:
-        known = {*self.record.replicas, *(one.node for one in self.cluster.nodes)}
-        if node not in known:
-            raise InvalidArgumentError(
-                f"The cluster {self.name} has no node {node!r}: it has {', '.join(sorted(known))}."
-            )
-
-
 def _with_cluster(
     name: str | None,
     etcd: str | None,
     config: ConfigFile,
-    work: Callable[[_Found], Awaitable[T]],
+    work: Callable[[FoundCluster], Awaitable[T]],
 ) -> T:
     settings = load_settings(config, {"cluster.name": name, "cluster.etcd": etcd})
     chosen = settings.config.cluster
@@ -93,28 +73,7 @@ def _with_cluster(
     async def run() -> T:
         coordination = open_etcd(chosen)
         try:
-            keys = ClusterKeys(chosen.name)
-            listing = await coordination.read_prefix(keys.prefix)
-            found = cluster_of(listing, keys)
-            stored = next((s for s in listing.stored if s.key == keys.shard()), None)
-            if found.record is None or stored is None:
-                raise InvalidArgumentError(
-                    f"etcd knows no cluster {chosen.name!r}. Start its first node: fanlog serve "
-                    f"--cluster {chosen.name} --etcd {chosen.etcd} --node-id a"
-                )
-            requests = requests_in(listing, keys)
-            return await work(
-                _Found(
-                    chosen.name,
-                    keys,
-                    coordination,
-                    listing,
-                    found,
-                    found.record.record,
-                    stored,
-                    requests,
-                )
-            )
+            return await work(await find_cluster(coordination, chosen.name, chosen.etcd))
         finally:
             await coordination.close()
 
@@ -134,7 +93,7 @@ def status(
 ) -> None:
     """Show the nodes: who is the primary, who is in sync, and what is wrong."""
 
-    async def work(found: _Found) -> ClusterStatus:
+    async def work(found: FoundCluster) -> ClusterStatus:
         return describe(found)
 
     shown = _with_cluster(cluster, etcd, config, work)
@@ -169,7 +128,7 @@ def status(
         say_warning(problem)
 
 
-def describe(found: _Found) -> ClusterStatus:
+def describe(found: FoundCluster) -> ClusterStatus:
     """What etcd says, for people."""
     return describe_cluster(found.name, found.cluster, found.requests)
 
@@ -183,20 +142,8 @@ def move(
 ) -> None:
     """Make a node the primary. It must be in sync."""
 
-    async def work(found: _Found) -> str:
-        found.check_known(node)
-        if node_of(found.record.primary) == node:
-            return f"{node} is the primary already."
-        alive = found.member(node)
-        if alive is None or alive.incarnation not in found.record.in_sync:
-            raise UnavailableError(
-                f"{node} can't become the primary: it is not alive and in sync. See fanlog cluster "
-                "status."
-            )
-        await _ask(found, "move", node)
-        return await _wait_for(
-            found, lambda record: node_of(record.primary) == node, f"{node} is the primary."
-        )
+    async def work(found: FoundCluster) -> str:
+        return await ask_to_move(found, node, _operator())
 
     say_done(_with_cluster(cluster, etcd, config, work))
 
@@ -218,20 +165,8 @@ def leave(
 
 
 def _leave(what: str, node: str, cluster: str | None, etcd: str | None, config: ConfigFile) -> None:
-    async def work(found: _Found) -> str:
-        found.check_known(node)
-        others = nodes_of(found.record.in_sync) - {node}
-        if len(others) < found.record.min_in_sync:
-            raise UnavailableError(
-                f"Without {node} only {len(others)} nodes are in sync, and the cluster needs "
-                f"{found.record.min_in_sync} to store anything. Start another node first."
-            )
-        await _ask(found, what, node)
-        return await _wait_for(
-            found,
-            lambda record: node not in record.replicas and node not in nodes_of(record.in_sync),
-            f"{node} is out of service. Stop it when you like.",
-        )
+    async def work(found: FoundCluster) -> str:
+        return await ask_to_leave(found, what, node, _operator())
 
     say_done(_with_cluster(cluster, etcd, config, work))
 
@@ -242,18 +177,8 @@ def join(
 ) -> None:
     """Make a running node a replica: a spare one, or one that was drained."""
 
-    async def work(found: _Found) -> str:
-        found.check_known(node)
-        for request in found.requests:
-            if request.node == node and request.what != "move":
-                await found.etcd.delete(request.stored.key, request.stored)
-        record = found.record
-        if node not in record.replicas and len(record.replicas) >= record.replicas_wanted:
-            wanted = msgspec.structs.replace(record, replicas_wanted=len(record.replicas) + 1)
-            await _replace(found, wanted)
-        return await _wait_for(
-            found, lambda record: node in nodes_of(record.in_sync), f"{node} is in sync."
-        )
+    async def work(found: FoundCluster) -> str:
+        return await ask_to_join(found, node, _operator())
 
     say_done(_with_cluster(cluster, etcd, config, work))
 
@@ -274,46 +199,16 @@ def promote(
 ) -> None:
     """Make a node the primary that may lack messages, when no node in sync is left."""
 
-    async def work(found: _Found) -> str:
-        found.check_known(node)
-        forced = forced_reign(found.cluster, node, accept_loss=accept_loss)
-        await _replace(found, forced)
-        return f"{node} begins the reign of epoch {forced.epoch}, with what it has."
+    async def work(found: FoundCluster) -> str:
+        return await begin_reign(found, node, accept_loss=accept_loss, by=_operator())
 
     say_done(_with_cluster(cluster, etcd, config, work))
 
 
-async def _ask(found: _Found, what: str, node: str) -> None:
-    """Leaves a request for the primary. A later one of the same kind replaces it."""
-    key = request_key(found.keys, what, node)
-    current = next((one for one in found.listing.stored if one.key == key), None)
-    outcome = await found.etcd.swap(key, current, node.encode())
-    if not isinstance(outcome, Swapped):
-        raise UnavailableError("etcd did not take the request. Try again.")
-
-
-async def _replace(found: _Found, record: ShardRecord) -> None:
-    outcome = await found.etcd.swap(found.keys.shard(), found.stored, encode(record))
-    if not isinstance(outcome, Swapped):
-        raise UnavailableError(
-            "The cluster has changed meanwhile. Look at fanlog cluster status, and try again."
-        )
-
-
-_PATIENCE_SECONDS = 30.0
-
-
-async def _wait_for(found: _Found, done: Callable[[ShardRecord], bool], said: str) -> str:
-    """Waits until the record says so."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _PATIENCE_SECONDS
-    while loop.time() < until:
-        listing = await found.etcd.read_prefix(found.keys.prefix)
-        now = cluster_of(listing, found.keys).record
-        if now is not None and done(now.record):
-            return said
-        await asyncio.sleep(0.1)
-    raise FanlogError(
-        f"It was asked for, and is not done after {_PATIENCE_SECONDS:.0f} s: see fanlog cluster "
-        "status. The request stays."
-    )
+def _operator() -> str:
+    """Who runs this command, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "operator"
+    return "".join(f"{user}@{socket.gethostname()}".split())

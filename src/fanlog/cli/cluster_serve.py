@@ -14,8 +14,10 @@ from rich.text import Text
 
 from fanlog.cli.cluster_etcd import open_etcd
 from fanlog.cli.credentials import find_credentials
+from fanlog.cli.listening import check_ports
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.options import OptionValue
+from fanlog.cli.process import on_signals, reload
 from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings
 from fanlog.cli.terminal import out
@@ -33,7 +35,7 @@ logger = logging.getLogger("fanlog")
 
 
 def check_cluster(config: Config, *, memory: bool) -> None:
-    """That the settings of a cluster fit each other."""
+    """Checks that the settings of a cluster fit together."""
     cluster = config.cluster
     if not cluster.name:
         given = [flag for flag, value in _flags(cluster).items() if value]
@@ -66,7 +68,8 @@ def _flags(cluster: ClusterOptions) -> dict[str, str]:
 
 
 def check_alone(config: Config) -> None:
-    """That the folder is not one of a cluster: opened alone, it would part from the others."""
+    """Checks that the folder does not belong to a cluster: opened alone, its history would part
+    from the others."""
     mark = load_mark(config.data) if os.path.isdir(config.data) else None
     if mark is not None:
         raise ConfigError(
@@ -82,7 +85,6 @@ async def serve_cluster(
 ) -> None:
     """Runs the node."""
     # Imports of aiohttp and of the listeners take a while.
-    from fanlog.cli.serve import check_ports, on_signals, reload  # noqa: PLC0415
     from fanlog.cluster.node import ClusterNode  # noqa: PLC0415
 
     config = settings.config

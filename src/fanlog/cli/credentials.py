@@ -25,7 +25,7 @@ def _login(url: str) -> dict[str, str]:
     if split_login(url).secrets:
         return {}
     given = split_login(os.environ.get("FANLOG_URL", ""))
-    # The same address, of which a command has left out the secret.
+    # The same address, where a command has left out the secret.
     same = bool(given.secrets) and given.url == url
     return given.secrets if same else choose_credentials(os.environ)
 

@@ -82,7 +82,7 @@ def _site_of(url: str, http_port: int | None) -> str:
 
 
 def _own_settings() -> Config:
-    """Those of a broker that is started in this folder."""
+    """The settings of a broker that is started in this folder."""
     file = os.environ.get("FANLOG_CONFIG")
     try:
         return load_settings(Path(file) if file else None, {}).config

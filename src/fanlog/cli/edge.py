@@ -12,29 +12,26 @@ import typer
 from rich.text import Text
 
 from fanlog.cli.credentials import find_credentials
-from fanlog.cli.live import ServedSettings
-from fanlog.cli.logs import LogLevel, set_up_logging
-from fanlog.cli.options import OptionValue
-from fanlog.cli.serve import (
-    AllowOpen,
-    ConfigFile,
-    Host,
-    HttpPort,
-    Port,
-    RedisPort,
-    calm_garbage_collector,
+from fanlog.cli.listening import (
     check_open,
     check_ports,
     listen_redis,
     listen_web,
     native_url,
-    on_signals,
-    prepare_process,
     redis_line,
-    reload,
-    run_on_loop,
     web_line,
 )
+from fanlog.cli.live import ServedSettings
+from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.options import OptionValue
+from fanlog.cli.process import (
+    calm_garbage_collector,
+    on_signals,
+    prepare_process,
+    reload,
+    run_on_loop,
+)
+from fanlog.cli.serve import AllowOpen, ConfigFile, Host, HttpPort, Port, RedisPort
 from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
@@ -59,7 +56,7 @@ Upstream = Annotated[
     typer.Option(
         "--upstream",
         help="The bus: fanlog://host:port, redis://host:port or nats://host:port; with TLS "
-        "fanlogs://, rediss:// or tls://.",
+        "fanlogs://, rediss:// or tls://. Several nodes of a cluster: fanlog://a:7420,b:7420.",
         metavar="URL",
     ),
 ]
@@ -106,8 +103,8 @@ def edge(
         )
     if settings.config.workers:
         raise ConfigError(
-            "workers is for fanlog serve. Run several edges instead, on ports of their own: they "
-            "are what workers are. Leave workers out of the settings of this edge."
+            "The setting workers is only for fanlog serve. Leave it out, and run several edges on "
+            "ports of their own instead."
         )
     level = LogLevel(settings.config.telemetry.log_level)
     set_up_logging(level, as_json=log_json)

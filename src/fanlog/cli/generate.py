@@ -21,7 +21,7 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.spark.examples import KINDS, Example, Shape
 
 EXAMPLE = "Example: [bold]fanlog generate orders payments --records 10000 --seed 1[/]"
-# How many messages go out before the clock is looked at.
+# How many messages go out before the clock is read.
 _PACE_MESSAGES = 100
 _LIVE_PER_SECOND = 100.0
 _MINUTE_US = 60_000_000

@@ -189,7 +189,8 @@ class _Import:
         )
 
     def _id(self, rows: list[FileRow]) -> str:
-        """Names a block by its place and its content: another file under the same name is new."""
+        """Names a block by its position and its content: another file under the same name is
+        new."""
         digest = blake2b(digest_size=8, person=b"fanlog-import")
         for row in rows:
             digest.update(repr(row).encode())

@@ -20,8 +20,8 @@ from rich.text import Text
 from fanlog.cli import toml_file
 from fanlog.cli.exit_codes import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
+from fanlog.cli.listening import check_ports, is_loopback, native_url
 from fanlog.cli.options import all_options
-from fanlog.cli.serve import check_ports, is_loopback, native_url
 from fanlog.cli.settings import DEFAULT_FILE, GivenOption, Setting, Settings, check_document
 from fanlog.cli.terminal import err, out, say_done
 from fanlog.config import DEFAULT_DATA, DEFAULT_HOST, NATIVE_PORT, REDIS_PORT
@@ -307,7 +307,7 @@ def _config(answers: SetupAnswers) -> str:
 
 
 def _print_next(file: Path, answers: SetupAnswers) -> None:
-    """The commands to go on with."""
+    """The next commands to type."""
     host = DEFAULT_HOST if answers.host in ("0.0.0.0", "::", "") else answers.host
     url = native_url(host, answers.port)
     if answers.tls is not Tls.NONE:

@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def pick_show(*, as_json: bool, values_only: bool) -> Show:
-    """The way to show messages that was asked for."""
+    """The requested way to show messages."""
     if as_json:
         return show_json
     return show_values if values_only else show_readable

@@ -190,7 +190,7 @@ def all_options() -> dict[str, Option]:
 
 
 def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
-    """The options of a struct, and of the structs in it. `section` is its place in the file."""
+    """The options of a struct, and of the structs in it. `section` is its section of the file."""
     found: list[Option] = []
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)

@@ -93,7 +93,7 @@ class Watching:
         self._folder = folder
         self._begun = time.monotonic()
         self._before = {some.name: some for some in look(folder)}
-        # When a stream was seen to have so many records, and its rate before that.
+        # When a stream had this number of records, and its rate before that.
         self._last: dict[str, tuple[float, int, float]] = {}
         self._taken: dict[TopicPartition, int] = {}
         self._written: dict[str, int] = {}

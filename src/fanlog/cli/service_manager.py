@@ -1,5 +1,5 @@
-"""What a service manager is told: that the broker is ready, reloads or stops, and that its loop
-still turns. systemd names a socket in `NOTIFY_SOCKET`; without it nothing happens."""
+"""Notifies a service manager that the broker is ready, reloads or stops, and that its loop still
+runs. systemd names a socket in `NOTIFY_SOCKET`; without it nothing happens."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def err() -> Console:
 
 
 def _console(*, stderr: bool = False, width: int | None = None) -> Console:
-    # Rich keeps bold and dim where NO_COLOR is set; whoever sets it wants plain text.
+    # Rich keeps bold and dim where NO_COLOR is set, but users who set it want plain text.
     return Console(
         stderr=stderr,
         width=width,

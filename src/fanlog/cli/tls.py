@@ -186,7 +186,7 @@ def _address(url: str) -> Address:
 
 
 def _look(address: Address, ca_file: str) -> Presented:
-    """Connects twice: once to see what is there, and once as a client that has to trust it."""
+    """Connects twice: once to see the certificates, and once as a client that has to trust them."""
     lenient = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     lenient.check_hostname = False
     lenient.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What `fanlog top` shows: two snapshots of a process, as tables. Pure: nothing is asked here."""
+"""What `fanlog top` shows: two snapshots of a process, as tables. Pure: it sends no request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATES = {"ok": "bold green", "degraded": "bold yellow"}
 
 
 def rate_of(now: float, before: float, seconds: float) -> float:
-    """Per second. After a restart there is less than before: then what there is now counts."""
+    """Per second. After a restart a counter is lower than before: then its present value counts."""
     grown = now - before if now >= before else now
     return grown / seconds if seconds > 0 else 0.0
 

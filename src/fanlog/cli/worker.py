@@ -1,5 +1,5 @@
-"""The program of a worker: `fanlog serve --workers N` starts it, and nobody else. What it is comes
-over the channel that it inherits. It ends with its core, whatever happens to that."""
+"""The program of a worker. Only `fanlog serve --workers N` starts it. Its settings come over the
+channel that it inherits. It ends with its core, whatever happens to that."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from fanlog.cli.exit_codes import ExitCode
 from fanlog.cli.logs import LogLevel, set_log_level, set_up_logging
-from fanlog.cli.serve import calm_garbage_collector, prepare_process, run_on_loop
+from fanlog.cli.process import calm_garbage_collector, prepare_process, run_on_loop
 from fanlog.errors import FanlogError
 from fanlog.listeners.operator_requests import close_connections, list_connections
-from fanlog.telemetry.process import measure_process
+from fanlog.telemetry.process import measure_usage
 from fanlog.workers.channel import (
     Apply,
     AskConnections,
@@ -57,7 +57,7 @@ def _end_with_core(sock: socket.socket) -> None:
         import select  # noqa: PLC0415 - Windows has no poll, and no workers
 
         poll = select.poll()
-        # Not POLLIN: what is to be read is for the loop.
+        # Not POLLIN: the loop reads the bytes.
         poll.register(watched, select.POLLHUP)
         poll.poll()
         os._exit(ExitCode.FAILED)
@@ -114,10 +114,10 @@ async def _open(begin: Begin) -> WorkerNode:
 
 
 async def _report(node: WorkerNode, channel: WorkerChannel) -> None:
+    """The core kills a worker that does not report: so this waits for no thread, and no disk."""
     while True:
-        measured = await node.core.threaded(lambda: measure_process(None))
         if channel.waiting_bytes < _REPORTS_BYTES_MAX:
-            channel.send(node.report(measured.cpu_seconds, measured.resident_bytes))
+            channel.send(node.report(*measure_usage()))
         await asyncio.sleep(_REPORT_SECONDS)
 
 

@@ -31,12 +31,15 @@ async def open_workers(node: Node, config: Config, *, log_json: bool) -> Supervi
         return None
     if config.tls.client_ca_file and config.security.auth:
         logger.warning(
-            "With workers a client certificate is no login: clients need a key, a password or a "
-            "token as well."
+            "With workers, a client can't log in with its certificate alone: it also needs a key, "
+            "a password or a token."
         )
     node.open_socket()
     supervisor = Supervisor(
-        config.workers, _COMMAND, lambda number: _begin(node, number, log_json=log_json)
+        config.workers,
+        _COMMAND,
+        lambda number: _begin(node, number, log_json=log_json),
+        node.monotonic_us,
     )
     try:
         await supervisor.start()

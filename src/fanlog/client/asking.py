@@ -18,13 +18,13 @@ class _OpenQuestion:
 
     def __init__(self, enough: int) -> None:
         self.enough = enough
-        self.told: dict[str, SignalAnswer] = {}
+        self.answers: dict[str, SignalAnswer] = {}
         self.complete = asyncio.Event()
 
-    def take(self, told: SignalAnswer) -> None:
-        self.told[told.process] = told
-        expected = {name for one in self.told.values() for name in one.processes}
-        if len(self.told) >= self.enough > 0 or expected <= set(self.told):
+    def take(self, answers: SignalAnswer) -> None:
+        self.answers[answers.process] = answers
+        expected = {name for one in self.answers.values() for name in one.processes}
+        if len(self.answers) >= self.enough > 0 or expected <= set(self.answers):
             self.complete.set()
 
 
@@ -35,10 +35,10 @@ class Asker:
         self._send = send
         self._waiting: dict[str, _OpenQuestion] = {}
 
-    def hear(self, told: SignalAnswer) -> None:
-        waiting = self._waiting.get(told.id)
+    def hear(self, answers: SignalAnswer) -> None:
+        waiting = self._waiting.get(answers.id)
         if waiting is not None:
-            waiting.take(told)
+            waiting.take(answers)
 
     def hear_signal(self, data: bytes) -> None:
         """The same for the bytes of a signal, whatever it is."""
@@ -64,4 +64,4 @@ class Asker:
             pass
         finally:
             del self._waiting[question.id]
-        return list(waiting.told.values())
+        return list(waiting.answers.values())

@@ -39,7 +39,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def delay_seconds(self, failures: int) -> float:
-        """The wait after so many failures."""
+        """The wait after this number of failures."""
         steps = min(max(failures, 1) - 1, _STEPS_MAX)
         delay = min(self.first_seconds * self.factor**steps, self.max_seconds)
         return delay * (1 - self.jitter * random.random())

@@ -204,10 +204,10 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """Returns at most `limit` dead letters after the one with the id `after`."""
         found: list[DeadLetter] = []
-        behind = place_of(after) if after else (-1, -1)
+        behind = position_of(after) if after else (-1, -1)
         async for letter in self.scan(topic, where):
-            # By place: the letter itself may be put back or deleted by now.
-            if place_of(letter.id) <= behind:
+            # By position: the dead letter itself may be put back or deleted by now.
+            if position_of(letter.id) <= behind:
                 continue
             found.append(letter)
             if len(found) >= limit:
@@ -241,19 +241,19 @@ class DeadLetters:
             target = to or letter.death.topic
             if target not in known:
                 known[target] = await self._host.describe_topic(target)
-            # Without a key it goes where it was, if that is still there.
-            place = None
+            # Without a key it goes to its old partition, if that still exists.
+            index = None
             if letter.death.key is None and not to:
-                place = letter.death.partition
-                if place >= len(known[target].partitions):
-                    place = None
+                index = letter.death.partition
+                if index >= len(known[target].partitions):
+                    index = None
             await transaction.send(
                 target,
                 letter.value,
                 key=letter.death.key,
                 headers=letter.headers,
                 event_time=letter.event_time,
-                partition=place,
+                partition=index,
                 priority=letter.death.priority,
             )
 
@@ -288,8 +288,8 @@ class DeadLetters:
         progress: Progress | None,
     ) -> int:
         """Handles and removes each chosen dead letter, some at a time."""
-        # By place, so that an id that is none is refused before anything is done.
-        missing = None if ids is None else {place_of(id): id for id in ids}
+        # By position, so that an id that is none is refused before anything is done.
+        missing = None if ids is None else {position_of(id): id for id in ids}
         done = 0
         some: list[DeadLetter] = []
 
@@ -307,7 +307,7 @@ class DeadLetters:
                 progress(len(some))
 
         async for letter in self.scan(topic, where):
-            if missing is not None and missing.pop(place_of(letter.id), None) is None:
+            if missing is not None and missing.pop(position_of(letter.id), None) is None:
                 continue
             some.append(letter)
             done += 1
@@ -367,7 +367,7 @@ def _id(message: Message) -> str:
     return f"{message.partition}:{message.offset}"
 
 
-def place_of(id: str) -> tuple[int, int]:
+def position_of(id: str) -> tuple[int, int]:
     """The partition and offset of a dead letter by its id."""
     partition, _, offset = id.partition(":")
     if not re.fullmatch(ID_PATTERN, id):

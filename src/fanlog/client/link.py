@@ -29,7 +29,7 @@ class Transport(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """What comes goes to `received`. `lost` is called once, after which nothing more comes."""
+    """Passes received bytes to `received`. Calls `lost` once; after that nothing more comes."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ async def open_tcp(
 
 
 def dial_any(addresses: Sequence[Address], options: ClientOptions) -> Dial:
-    """Connects to one of several nodes. Whoever comes again begins with the next one: a node that
-    is paused takes connections, and never greets."""
+    """Connects to one of several nodes. The next attempt begins with the next node: a node that is
+    paused accepts connections, and never greets."""
     dials = [tcp_dial(address, options) for address in addresses]
     first = 0
 

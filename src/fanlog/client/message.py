@@ -1,5 +1,5 @@
-"""Messages as a subscriber sees them. A batch is decoded once, when its first message is asked
-for; a message is then its value and an index into that batch."""
+"""Messages as a subscriber sees them. A batch is decoded once, at the first access to one of its
+messages. A message is then its value and an index into that batch."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class MessageBatch:
         return self.from_record(bisect_left(self.batch.offsets, offset))
 
     def from_record(self, first: int) -> MessageBatch:
-        """The same batch without its first records, of which there may be fewer than offsets."""
+        """The same batch without its first records. There may be fewer records than offsets."""
         return self if first <= self.first else MessageBatch(self.batch, first)
 
     def __len__(self) -> int:

@@ -32,15 +32,15 @@ class Notices:
 
     def __init__(self, target: str) -> None:
         self._target = target
-        self._told: set[Notice] = set()
+        self._reported: set[Notice] = set()
         self.on_notice: OnNotice | None = None
 
     def take(self, notice: Notice, *, was_there: bool = False) -> None:
         """Gives the notice once. `was_there`: the topic existed, and was read."""
         if notice.kind == "missing" and was_there:
             self.left(notice.topic)
-        elif notice not in self._told:
-            self._told.add(notice)
+        elif notice not in self._reported:
+            self._reported.add(notice)
             self._say(self._sentence(notice))
 
     def left(self, topic: str) -> None:

@@ -13,6 +13,7 @@ from fanlog.client.core.client_outbox import ClientOutbox
 from fanlog.client.core.outbox import PartitionOutbox, ProducerIdentity
 from fanlog.client.core.outbox_ports import OutboxClock, Wire
 from fanlog.client.core.topic_outbox import TopicOutbox, log_of
+from fanlog.client.outbox_waits import OutboxWaits, TopicOpenings, due_later
 from fanlog.client.tracing import maybe_tracer
 from fanlog.client.values import Encoding, Headers, Value
 from fanlog.config import ClientOptions
@@ -92,12 +93,8 @@ class Publisher(ClientOutbox):
         # For a deleted topic: publishing must not create it again.
         self._find_topic = find_topic or open_topic
         self._moving: dict[TopicOutbox, asyncio.Task[None]] = {}
-        self._opening: dict[str, asyncio.Future[TopicOutbox]] = {}
-        self._room: asyncio.Event = asyncio.Event()
-        self._room.set()
-        self._idle: asyncio.Event = asyncio.Event()
-        self._idle.set()
-        self._answers: asyncio.Event = asyncio.Event()
+        self._openings = TopicOpenings(self, self._open)
+        self._waits = OutboxWaits(self)
         self.tracer = maybe_tracer()
 
     def greeted(self, welcome: Welcome) -> None:
@@ -112,19 +109,7 @@ class Publisher(ClientOutbox):
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        return await asyncio.shield(self._begin_to_open(name))
-
-    def _begin_to_open(self, name: str) -> asyncio.Future[TopicOutbox]:
-        def opened(opening: asyncio.Future[TopicOutbox]) -> None:
-            self._opening.pop(name, None)
-            if not opening.cancelled() and opening.exception() is None:
-                self.topics[name] = opening.result()
-
-        opening = self._opening.get(name)
-        if opening is None:
-            opening = self._opening[name] = asyncio.ensure_future(self._open(name))
-            opening.add_done_callback(opened)
-        return opening
+        return await asyncio.shield(self._openings.begin(name))
 
     async def put_when_opened(
         self, name: str, partition: int | None, put: Callable[[TopicOutbox], T]
@@ -148,7 +133,7 @@ class Publisher(ClientOutbox):
                 turn.set_exception(error)
 
         # These are called one right after the other, in the order in which they were added.
-        self._begin_to_open(name).add_done_callback(opened)
+        self._openings.begin(name).add_done_callback(opened)
         return await turn
 
     async def _open(self, name: str) -> TopicOutbox:
@@ -162,9 +147,7 @@ class Publisher(ClientOutbox):
             self.grew(opened.number, opened.settings.partitions)
             return
         self.replaced(topic)
-        while topic.gone and self.topics.get(topic.name) is topic:
-            self._answers.clear()
-            await self._answers.wait()
+        await self._waits.while_true(lambda: topic.gone and self.topics.get(topic.name) is topic)
 
     def find_again(self, topic: TopicOutbox) -> None:
         if topic not in self._moving:
@@ -185,9 +168,7 @@ class Publisher(ClientOutbox):
 
     async def room(self) -> None:
         """Waits until the buffer has room again."""
-        while self.buffered_bytes >= self.buffer_bytes_max:
-            self._room.clear()
-            await self._room.wait()
+        await self._waits.room()
 
     def publish(
         self,
@@ -216,19 +197,13 @@ class Publisher(ClientOutbox):
         return future
 
     def send_later(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
-        loop = asyncio.get_running_loop()
-        if self._options.linger_ms > 0:
-            loop.call_later(self._options.linger_ms / 1000, self.due, topic, outbox)
-        else:
-            loop.call_soon(self.due, topic, outbox)
+        due_later(self, self._options.linger_ms, topic, outbox)
 
     async def flush(self) -> None:
         """Waits until the broker has answered everything. Raises the errors of fire-and-forget
         records since the last call."""
         self.flush_soon()
-        while self.buffered_bytes > 0:
-            self._idle.clear()
-            await self._idle.wait()
+        await self._waits.idle()
         self.raise_unwatched()
 
     async def settle(self, names: Iterable[str]) -> None:
@@ -243,9 +218,9 @@ class Publisher(ClientOutbox):
         timeout = self._options.delivery_timeout_seconds
         try:
             async with asyncio.timeout(timeout):
-                while any(topic.waits_since(now) for topic in topics):
-                    self._answers.clear()
-                    await self._answers.wait()
+                await self._waits.while_true(
+                    lambda: any(topic.waits_since(now) for topic in topics)
+                )
         except TimeoutError:
             raise RequestTimeoutError(
                 f"Earlier messages were not acknowledged within {timeout} s, so nothing else "
@@ -253,11 +228,7 @@ class Publisher(ClientOutbox):
             ) from None
 
     def changed(self) -> None:
-        self._answers.set()
-        if self.buffered_bytes < self.buffer_bytes_max:
-            self._room.set()
-        if self.buffered_bytes <= 0:
-            self._idle.set()
+        self._waits.changed()
 
     # The connection came back
 

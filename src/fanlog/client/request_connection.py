@@ -2,9 +2,9 @@
 `ClientCore` for programs that do one thing at a time, such as Spark's tasks.
 
 Requests may be sent ahead of their answers, so that the next stretch of a log is on its way while
-the last one is being worked on. It pings only while it waits for what takes long
-(`ask_at_length`): a connection that the broker has closed between two requests is made again by the
-next `ask`. The kernel is asked for whole frames, so that a payload is never copied.
+the last one is being worked on. It pings only while it waits for what takes long (`ask_at_length`):
+a connection that the broker has closed between two requests is made again by the next `ask`. It
+reads whole frames from the kernel, so that a payload is never copied.
 """
 
 from __future__ import annotations
@@ -196,6 +196,9 @@ class RequestConnection:
         return decode(answer, self.ask_raw(kind, msgspec.msgpack.encode(message)))
 
     def ask_raw(self, kind: FrameKind, payload: bytes) -> bytes:
+        if not self._asked and self._socket is not None and self._readable(0):
+            # Nobody asked for anything: it was idle for too long, and the broker has closed it.
+            self.reconnect()
         try:
             return self.take(self.post(kind, payload))
         except ConnectionLostError as lost:
@@ -293,8 +296,8 @@ class RequestConnection:
     # Bytes
 
     def _receive(self) -> Event | None:
-        """Takes one frame. The core gives an answer to whoever asked; of other events, only the
-        greeting and the end concern a connection that only asks."""
+        """Takes one frame. The core passes an answer to its request. Of the other events, only the
+        greeting and the end matter to this connection."""
         head = self._take_bytes(FRAME_HEADER_BYTES)
         try:
             size = self._core.payload_bytes(head)

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from fanlog.client.arguments import checked, checked_priority, event_time_us, seconds_of, topic_name
+from fanlog.client.core.client_outbox import ClientOutbox
 from fanlog.client.core.outbox import RECORD_OVERHEAD_BYTES
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox
 from fanlog.client.session import ClientSession
@@ -109,7 +110,7 @@ class PublisherRecord(NamedTuple):
 class DelayedRecords:
     """Makes the records that hold delayed messages. `ready_outbox` opens a topic."""
 
-    def __init__(self, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
+    def __init__(self, publisher: ClientOutbox, ready_outbox: ReadyOutbox) -> None:
         self._publisher = publisher
         self._ready_outbox = ready_outbox
         self._own = secrets.token_hex(8)

@@ -50,9 +50,9 @@ OnAnswer = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHooks:
-    """The client's hooks. `resume` restores the earlier state on a new connection, `heard` gets all
-    events except answers and greetings, `lost` and `back` are called when the connection goes and
-    when it is back, and after `gave_up` there will be no further connection."""
+    """The client's hooks. `resume` restores the earlier state on a new connection. `heard` gets all
+    events except answers and greetings. `lost` and `back` are called when the connection is lost
+    and when it is back. After `gave_up` the session does not connect again."""
 
     resume: Callable[[messages.Welcome], Awaitable[None]]
     resumed: Callable[[], None]
@@ -109,7 +109,7 @@ class ClientSession:
 
     @property
     def closed(self) -> FanlogError | None:
-        """Why the session has ended for good."""
+        """Why the session is closed; None if it is not."""
         return self._core.closed
 
     @property

@@ -8,13 +8,14 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol, Unpack
 
+from fanlog.client.core.receiving import OnGap
+from fanlog.client.publishing import PublishOptions, Value
+from fanlog.client.subscription import Subscription
 from fanlog.errors import ClosedError, FanlogError, ForbiddenError
 from fanlog.format.signals import SIGNALS_TOPIC
-
-if TYPE_CHECKING:
-    from fanlog.client.aio import Client
+from fanlog.model import Receipt
 
 logger = logging.getLogger("fanlog.client")
 
@@ -26,10 +27,21 @@ _PAUSE_SECONDS = 0.5
 _SENT_AT_ONCE = 256
 
 
+class SignalClient(Protocol):
+    """The client, as far as signals need it."""
+
+    @property
+    def state(self) -> Literal["connected", "reconnecting", "closed"]: ...
+    async def publish(
+        self, topic: str, value: Value, **options: Unpack[PublishOptions]
+    ) -> Receipt: ...
+    def subscribe(self, topic: str, *, policy: str, on_gap: OnGap | None) -> Subscription: ...
+
+
 class Signals:
     """Call `on` before `open` or after it. `lost` counts dropped signals."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SignalClient) -> None:
         self._client = client
         self._hearers: dict[str, list[Callable[[bytes], None]]] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()

@@ -3,10 +3,7 @@ read from the start or from their position, in any process, until it ends. Each 
 own, which expires; see `format/streams.py`.
 
 Law: a reader never waits for ever, and never takes an incomplete text for a complete one. It ends
-when the writer says so, or raises.
-
-It is long because it is public API with its docstrings, and the writer and the reader are two sides
-of one rule.
+when the writer says so, or raises. `core/stream_core.py` decides what a record means to a reader.
 """
 
 from __future__ import annotations
@@ -18,11 +15,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, get_args
 
-import msgspec
-
 from fanlog.client.arguments import StartLike, as_start, checked, topic_name
 from fanlog.client.core.fetched import Fetched
-from fanlog.client.core.subscription_core import SubscriptionCore
+from fanlog.client.core.stream_core import StreamCore, StreamReadProgress, silent_error
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.queues.jobs import said_by
@@ -34,18 +29,14 @@ from fanlog.errors import (
     InvalidArgumentError,
     MessagesLostError,
     StreamEndedError,
-    StreamFailedError,
-    StreamGoneError,
-    StreamSilentError,
     TopicExistsError,
 )
 from fanlog.format import streams
-from fanlog.format.messages import Left, Notice, Position, Subscribe
+from fanlog.format.messages import Subscribe
 from fanlog.format.requests import ERROR
 from fanlog.model import (
     STREAM_PREFIX,
     DurabilityName,
-    GapReason,
     MissingPolicy,
     Receipt,
     Start,
@@ -62,7 +53,6 @@ ALIVE_SECONDS = 15.0
 IDLE_SECONDS = 60.0
 # An end that is written because of an error must not hold that error up for long.
 _END_SECONDS = 5.0
-_ERROR = ERROR.encode()
 _TEXT: Headers = {CONTENT_TYPE: "text/plain"}
 
 
@@ -305,20 +295,20 @@ class StreamReader(Generic[T]):
     ) -> None:
         self._host = host
         self._kind = kind
-        self._wanted = wanted
         self._idle_seconds = idle_seconds
-        self._at: Position | None = wanted.resume[0] if wanted.resume else None
-        self.ended = False
+        self._progress = StreamReadProgress(wanted)
         self._reading: Subscription | None = None
-        # Earlier pieces are skipped.
-        self._first = 0
-        # The position of a reader that knows the end of the stream.
-        self.behind_end = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reader has come to the end of the stream."""
+        return self._progress.ended
 
     @property
     def position(self) -> str:
         """Where another reader can continue; empty until that is known."""
-        return "" if self._at is None else streams.position_text(self._at)
+        at = self._progress.at
+        return "" if at is None else streams.position_text(at)
 
     async def start(self) -> None:
         """Begins to read. A missing stream is then an error now, and not in the middle of an
@@ -326,12 +316,14 @@ class StreamReader(Generic[T]):
 
         >>> await reader.start()  # doctest: +SKIP
         """
-        if self._reading is None and not self.ended:
-            self._first = 0 if self._at is None else self._at.offset
-            reading = self._subscribe()
+        progress = self._progress
+        if self._reading is None and not progress.ended:
+            core = StreamCore(self._host, self._host.take_number(), progress.begin(), None)
+            core.notices.on_notice = _say_nothing
+            reading = Subscription(self._host, core)
             await reading.start()
             self._reading = reading
-            self._at = self._at or next(iter(reading.positions), None)
+            progress.at = progress.at or next(iter(reading.positions), None)
 
     async def close(self) -> None:
         """Ends the reading. The end of an iteration does it."""
@@ -353,70 +345,30 @@ class StreamReader(Generic[T]):
         >>> async for message in client.stream("answer-42").read().messages():  # doctest: +SKIP
         ...     print(message.offset, message.text)
         """
-        if self.ended:
+        progress = self._progress
+        if progress.ended:
             return
         await self.start()
-        reading, wanted = self._reading, self._first
+        reading = self._reading
         if reading is None:
             return
         try:
-            while True:
-                message = await self._next(reading, wanted)
-                mark = streams.mark_of(message.batch, message.index)
-                if mark == streams.END:
-                    # The position stays before it, so that a reader which continues there finds the
-                    # end too.
-                    self.ended = True
-                    self.behind_end = streams.position_text(reading.positions[0])
-                    self._raise_error(message)
-                    return
-                if message.offset >= wanted:
-                    self._at = next(iter(reading.positions), self._at)
-                    if mark is None:
-                        yield message
+            while not progress.ended:
+                message = await self._next(reading)
+                if progress.take(message, next(iter(reading.positions), None)):
+                    yield message
         finally:
             await self.close()
 
-    async def _next(self, reading: Subscription, wanted: int) -> Message:
+    async def _next(self, reading: Subscription) -> Message:
         while True:
             try:
                 return await reading.next(self._idle_seconds)
             except TimeoutError:
                 raise silent_error(self._kind.topic, self._idle_seconds) from None
             except MessagesLostError as lost:
-                # The record before the position: it was read only because it may be the end.
-                if lost.reason != GapReason.RETENTION or lost.next > wanted:
+                if not self._progress.is_unwanted(lost):
                     raise
-
-    def _subscribe(self) -> Subscription:
-        """Starts at the record before the position, which may already be the end."""
-        wanted = self._wanted
-        if self._at is not None:
-            before = msgspec.structs.replace(self._at, offset=max(0, self._at.offset - 1))
-            wanted = msgspec.structs.replace(wanted, resume=(before,))
-        core = _StreamCore(self._host, self._host.take_number(), wanted, None)
-        core.notices.on_notice = _say_nothing
-        return Subscription(self._host, core)
-
-    def _raise_error(self, message: Message) -> None:
-        said = message.batch.columns.header(message.index, _ERROR)
-        if said is not None:
-            raise StreamFailedError(said.decode(errors="replace"))
-
-
-class _StreamCore(SubscriptionCore):
-    """A subscription to a stream. A stream is written once, so the subscription ends with its
-    topic."""
-
-    def left(self, left: Left) -> None:
-        super().left(left)
-        self.arrivals.put(gone_error(self.wanted.target))
-
-    def noticed(self, notice: Notice) -> None:
-        was_there = bool(self.receiving.next)
-        super().noticed(notice)
-        if notice.kind == "missing" and was_there:
-            self.arrivals.put(gone_error(self.wanted.target))
 
 
 def _say_nothing(sentence: str) -> None:
@@ -426,19 +378,4 @@ def _say_nothing(sentence: str) -> None:
 def _ended(name: str) -> StreamEndedError:
     return StreamEndedError(
         f"The stream {name!r} has ended, and can't be written any more. Write to a new one."
-    )
-
-
-def silent_error(topic: str, idle_seconds: float | None) -> StreamSilentError:
-    name = topic.removeprefix(STREAM_PREFIX)
-    return StreamSilentError(
-        f"Nothing came from the stream {name!r} for {idle_seconds} s, and it has not ended: its "
-        "writer seems to have died. Begin a new stream to try again."
-    )
-
-
-def gone_error(topic: str) -> StreamGoneError:
-    return StreamGoneError(
-        f"The stream {topic.removeprefix(STREAM_PREFIX)!r} was deleted before it had ended: it "
-        "expired, or the broker was restarted. Begin a new stream to try again."
     )

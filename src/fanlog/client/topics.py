@@ -141,8 +141,8 @@ class TopicCalls(ClientConnection):
         {0: 1000}
         """
         offsets = before if isinstance(before, dict) else await self.find_offsets(topic, before)
-        places = tuple(messages.PartitionOffset(p, o) for p, o in offsets.items())
-        wanted = checked(messages.DeleteRecords(topic_name(topic), places))
+        ends = tuple(messages.PartitionOffset(p, o) for p, o in offsets.items())
+        wanted = checked(messages.DeleteRecords(topic_name(topic), ends))
         found = await self._session.ask(FrameKind.DELETE_RECORDS, wanted, messages.Positions)
         return {position.partition: position.offset for position in found.positions}
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-    from fanlog.client.message import Message
-    from fanlog.client.queues.jobs import Job
 
 # Values of headers that are no text can't be what a propagator looks for.
 _HEADER_BYTES_MAX = 8192
@@ -32,7 +30,7 @@ _KNOWN: list[OtelTracer] = []
 
 def maybe_tracer() -> OtelTracer | None:
     """The program's tracer; None if it has not set up OpenTelemetry."""
-    # Whoever has set it up has imported it.
+    # A program that has set it up has imported it.
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace
@@ -47,8 +45,8 @@ def maybe_tracer() -> OtelTracer | None:
     return _KNOWN[0]
 
 
-class Placed(Protocol):
-    """A message, as far as its span needs it."""
+class WithPosition(Protocol):
+    """A message or a job, as far as its span needs it."""
 
     @property
     def topic(self) -> str: ...
@@ -72,8 +70,8 @@ class OtelTracer:
     ) -> tuple[OtelPublishSpan | None, dict[str, bytes]]:
         """The span of a message, and its headers with the context of that. None: not sampled.
 
-        It belongs under the current span. Without one, under that which its headers name: a dead
-        letter goes on with the trace of its message."""
+        It belongs under the current span. Without one, under the span that its headers name: a dead
+        letter continues the trace of its message."""
         from opentelemetry import propagate, trace
 
         own = dict(headers or {})
@@ -99,7 +97,7 @@ class OtelTracer:
         return (OtelPublishSpan(span) if span.is_recording() else None), own
 
     @contextmanager
-    def processing(self, message: Placed, group: str = "") -> Generator[Span]:
+    def processing(self, message: WithPosition, group: str = "") -> Generator[Span]:
         """The span of a message that the block processes; it is the current span there. It records
         exceptions of the block."""
         from opentelemetry import trace
@@ -150,9 +148,9 @@ class OtelPublishSpan:
 
 
 @contextmanager
-def processing(message: Message | Job, group: str = "") -> Generator[None]:
-    """Processes a message within a span of its trace. Use it when a loop, not a handler, gets the
-    message. Handlers of `consume`, `work` and `serve`, and `async with job`, have one already.
+def processing(message: WithPosition, group: str = "") -> Generator[None]:
+    """Processes a message, or a job, within a span of its trace. Use it when a loop, not a handler,
+    gets it. Handlers of `consume`, `work` and `serve`, and `async with job`, have one already.
     Without OpenTelemetry it does nothing.
 
     >>> async for message in subscription:  # doctest: +SKIP

@@ -308,8 +308,8 @@ def _pydantic_decoder(validator: Any, encoding: Encoding) -> Callable[[bytes], A
 
 
 def _pydantic_adapter(kind: Any) -> Any:
-    """pydantic itself for what msgspec refuses, such as a union of two models. Whoever names a
-    model in a type has imported it."""
+    """pydantic itself for what msgspec refuses, such as a union of two models. A program that names
+    a model in a type has imported it."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is None or not any(is_pydantic(part) for part in _parts(kind)):
         return None
@@ -356,8 +356,8 @@ def is_from_pydantic(fault: Exception) -> bool:
     return type(fault).__module__.partition(".")[0] in ("pydantic", "pydantic_core")
 
 
-def _path(place: tuple[int | str, ...]) -> str:
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+def _path(path: tuple[int | str, ...]) -> str:
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def _source(content: str) -> str:

@@ -1,31 +1,34 @@
-"""What a program does with the browsers of all web listeners: send to a user, broadcast, see who is
-connected and who is in a topic, and disconnect somebody. It needs the permission `admin` where it
-asks the listeners, and that to publish where it publishes."""
+"""What a program can do with the browsers of all web listeners: send to a user, broadcast, list
+connections and the users in a topic, and disconnect users. Requests to the listeners need the
+permission `admin`, and publishing needs the permission to publish."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from fanlog.client.asking import Asker
-from fanlog.client.signals import Signals
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.signals import SignalClient, Signals
+from fanlog.client.values import Encoding
 from fanlog.errors import InvalidArgumentError, NoRespondersError
 from fanlog.format.patterns import is_pattern
 from fanlog.format.signals import WEB_CHANNEL, SignalAnswer, SignalAsk
-from fanlog.model import PresenceInfo, Receipt, WebConnectionInfo
+from fanlog.model import PresenceInfo, Receipt, TopicInfo, WebConnectionInfo
 
-if TYPE_CHECKING:
-    from fanlog.client.aio import Client
-    from fanlog.client.publishing import Headers, Value
-    from fanlog.client.values import Encoding
-
-# Connections that are asked for at a time.
+# Connections in one page of the list.
 _PAGE = 500
 # Topics that a broadcast publishes to at a time.
 _TOGETHER = 500
+
+
+class WebClient(SignalClient, Protocol):
+    """The client, as far as these calls need it."""
+
+    async def topics(self, pattern: str) -> list[TopicInfo]: ...
 
 
 class Web:
@@ -36,7 +39,7 @@ class Web:
     >>> await client.web.disconnect("mallory", reason="banned")  # doctest: +SKIP
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: WebClient) -> None:
         self._client = client
 
     async def send_to_user(
@@ -50,8 +53,8 @@ class Web:
         user_topic: str = "user.{user}",
     ) -> Receipt:
         """Publishes a message to the topic of a user. All of the user's connections that follow
-        `$user` get it, and one that was away gets it when it is back. `user_topic` is what the
-        setting `web.user_topic` says.
+        `$user` get it, and a lost connection gets it when it is back. `user_topic` is the value of
+        the setting `web.user_topic`.
 
         >>> await client.web.send_to_user("ann", {"text": "Your order is ready"})  # doctest: +SKIP
         """
@@ -126,8 +129,10 @@ class Web:
         after = ""
         while True:
             asked = SignalAsk("-", "connections", user=user, after=after, limit=_PAGE)
-            told = await self._ask(asked, timeout_seconds)
-            found = sorted((c for one in told for c in one.connections), key=lambda c: c.id)[:_PAGE]
+            answers = await self._ask(asked, timeout_seconds)
+            found = sorted((c for one in answers for c in one.connections), key=lambda c: c.id)[
+                :_PAGE
+            ]
             for connection in found:
                 yield connection
             if len(found) < _PAGE:
@@ -142,8 +147,10 @@ class Web:
         (2, ['ann', 'bob'])
         """
         # Each process knows everybody: one answer is enough.
-        told = await self._ask(SignalAsk("-", "presence", topic=topic), timeout_seconds, enough=1)
-        return msgspec.json.decode(told[0].presence, type=PresenceInfo)
+        answers = await self._ask(
+            SignalAsk("-", "presence", topic=topic), timeout_seconds, enough=1
+        )
+        return msgspec.json.decode(answers[0].presence, type=PresenceInfo)
 
     async def _ask(
         self, asked: SignalAsk, timeout_seconds: float, *, enough: int = 0
@@ -153,12 +160,12 @@ class Web:
         signals.on(WEB_CHANNEL, asker.hear_signal)
         await signals.open()
         try:
-            told = await asker.ask(asked, timeout_seconds, enough=enough)
+            answers = await asker.ask(asked, timeout_seconds, enough=enough)
         finally:
             await signals.close()
-        if not told:
+        if not answers:
             raise NoRespondersError(
                 f"No web listener answered within {timeout_seconds} s. Check that one runs: "
                 "`fanlog serve` opens one unless --http-port is -1, and `fanlog edge` does."
             )
-        return told
+        return answers

@@ -10,15 +10,17 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from fanlog.cluster.copied_compaction import CopiedCompactions
 from fanlog.cluster.reconcile import Plan
 from fanlog.errors import FanlogError, ProtocolError
 from fanlog.format.batch import split_batches
 from fanlog.format.columns import SPARSE
 from fanlog.format.header import HEADER_BYTES, PACKING_AT, read_header
 from fanlog.format.replication import ReplicaEvent, ReplicaPiece
+from fanlog.log.compacting import CompactionThread
 from fanlog.log.opening import StoredTopic
 from fanlog.log.partition import PartitionLog
-from fanlog.log.producers import ProducerRuns
+from fanlog.log.producers import ProducerRuns, decode_producers
 from fanlog.log.scan import FoundBatch, Owner, check_piece
 from fanlog.log.store import LogStore
 from fanlog.log.tail import Piece
@@ -28,22 +30,28 @@ from fanlog.model import Durability, TopicSettings
 _PRODUCERS_MAX = 10_000
 _COUNT_PRODUCERS_EVERY = 4_096
 
-Commit = Callable[[PartitionLog, Piece], None]
+SyncPiece = Callable[[PartitionLog, Piece], None]
 
 
 class CopiedLogs:
-    """`commit` makes a piece durable, `adopt` a topic whose durability has risen to fsync; `failed`
-    gets the errors of work in the background."""
+    """`sync_piece` makes a piece durable, `adopt` a topic whose durability has risen to fsync;
+    `failed` gets the errors of work in the background. `incomplete` is called before a log begins
+    anew, or gets batches that were compacted: they do not tell all of its producers."""
 
     def __init__(
         self,
         store: LogStore,
-        commit: Commit,
+        sync_piece: SyncPiece,
         adopt: Callable[[StoredTopic], None],
         failed: Callable[[FanlogError], None],
+        *,
+        incomplete: Callable[[], None],
+        in_background: CompactionThread,
     ) -> None:
         self._store = store
-        self._commit = commit
+        self._incomplete = incomplete
+        self.compactions = CopiedCompactions(self._to_compact, in_background)
+        self._sync_piece = sync_piece
         self._adopt = adopt
         self._failed = failed
         self._topics = {topic.number: topic for topic in store.topics}
@@ -78,6 +86,10 @@ class CopiedLogs:
             self._delete(event.number)
         elif event.settings is not None:
             self._put_topic(event.number, event.name, event.settings)
+        elif event.producers:
+            self._put_producers(self._log(event.number, event.partition), event.producers)
+        elif event.compacted_until:
+            self.compactions.hear(event)
         else:
             self._move_start(self._log(event.number, event.partition), event.start)
 
@@ -100,6 +112,8 @@ class CopiedLogs:
         topic = self._topics.get(number)
         if topic is not None and topic.name == name and self._altered(topic, settings):
             return
+        if topic is not None:
+            self._incomplete()
         for other in [t for t in self._topics.values() if t.name == name or t.number == number]:
             self._delete(other.number)
         if number in self._store.left_aside:
@@ -125,35 +139,66 @@ class CopiedLogs:
         self._store.update(topic, settings)
         return True
 
+    def _put_producers(self, log: PartitionLog, data: bytes) -> None:
+        """Stores the producers of a log's records, as the primary knows them."""
+        producers = ProducerRuns()
+        producers.add_runs(decode_producers(data, log.end_offset).runs)
+        self._producers[log.owner] = producers
+        # Nothing is acknowledged before that.
+        with self._store.at_once():
+            log.replace_producers(producers.histories)
+
+    def _to_compact(self, owner: Owner) -> PartitionLog | None:
+        topic = self._topics.get(owner.topic)
+        if topic is None or owner.partition >= len(topic.logs):
+            return None
+        return topic.logs[owner.partition] if topic.settings.cleanup == "compact" else None
+
     def _move_start(self, log: PartitionLog, start: int) -> None:
         if start > log.end_offset:
+            self._incomplete()
             log.restart_at(start)
         elif start > log.start_offset:
             log.delete_before(start)
 
-    def _log(self, number: int, partition: int) -> PartitionLog:
+    def maybe_log(self, number: int, partition: int) -> PartitionLog | None:
         topic = self._topics.get(number)
-        if topic is None or partition >= len(topic.logs):
-            raise ProtocolError(f"There is no partition {partition} of a topic number {number}.")
+        if topic is None or not 0 <= partition < len(topic.logs):
+            return None
         return topic.logs[partition]
+
+    def _log(self, number: int, partition: int) -> PartitionLog:
+        log = self.maybe_log(number, partition)
+        if log is None:
+            raise ProtocolError(f"There is no partition {partition} of a topic number {number}.")
+        return log
 
     # Records
 
     def take_piece(self, piece: ReplicaPiece, epoch: int, *, caught_up: bool) -> None:
         """Appends a piece, as far as it is new. Only while the follower is catching up may it begin
-        after the log's end: the primary has lost what was between."""
+        after the log's end: the primary has lost what was between. An empty one says just that."""
         log = self._log(piece.topic, piece.partition)
         data = bytes(piece.data)
         batches = check_piece(data, piece.base, piece.next, log.owner)
         if piece.base < log.end_offset:
             data, batches = _without_known(log, data, batches)
-            if not batches:
-                return
-        elif piece.base > log.end_offset and caught_up:
-            raise ProtocolError(
-                f"{_name(log)} ends at {log.end_offset}; the piece begins at {piece.base}."
-            )
+        elif piece.base > log.end_offset:
+            if caught_up:
+                raise ProtocolError(
+                    f"{_name(log)} ends at {log.end_offset}; the piece begins at {piece.base}."
+                )
+            self._incomplete()
+            # The producers may come next, and must not wait for those that are known now.
+            with self._store.at_once():
+                log.leave_out(piece.base)
+        if not batches:
+            return
         _check_epochs(log, batches, epoch)
+        if any(batch.span > batch.record_count for batch in batches):
+            # Later records may have replaced what is missing in these, and other batches are gone.
+            # The copy is whole again with those records, and with the producers of all.
+            self._incomplete()
         if not log.is_ranked and _has_priority(data, batches):
             log.append_copy(data, batches)
             log.mark_ranked(at_once=True)
@@ -163,7 +208,7 @@ class CopiedLogs:
         log.tail.drop_before(log.end_offset)
         self._note_producers(log, batches)
         if log.durability is Durability.FSYNC:
-            self._commit(log, data)
+            self._sync_piece(log, data)
 
     def _note_producers(self, log: PartitionLog, batches: Sequence[FoundBatch]) -> None:
         if log.owner not in self._producers and not any(b.producer_id for b in batches):

@@ -84,7 +84,7 @@ class LeaseKeeper:
             if self._loop_runs():
                 self._renew(wanted)
             with self._changed:
-                # After a fault the next member is asked soon; then the wait is the usual one.
+                # After a fault it asks the next member soon; then the wait is the usual one.
                 pause = (
                     every_seconds / 4 if self._failing or not self._loop_runs() else every_seconds
                 )

@@ -89,7 +89,8 @@ def _no_record(view: FollowerView) -> FollowerStep | None:
 
 
 def _single_nodes_folder(view: FollowerView) -> FollowerStep | None:
-    if view.folder is not Folder.UNMARKED:
+    """Its data must never be replaced by that of a cluster that began without it."""
+    if view.folder not in (Folder.UNMARKED, Folder.ADOPTING) or _has_begun_cluster(view):
         return None
     return StopNode(
         "This data folder has data that is not of this cluster, which has begun already. Begin "
@@ -116,13 +117,13 @@ def _other_etcd(view: FollowerView) -> FollowerStep | None:
 def _not_promotable(view: FollowerView) -> FollowerStep | None:
     """Only a whole copy of an incarnation in the in-sync set may become primary."""
     record = _record(view).record
-    if view.folder is Folder.WHOLE and view.incarnation in record.in_sync:
+    whole = view.folder is Folder.WHOLE or _has_begun_cluster(view)
+    if whole and view.incarnation in record.in_sync:
         return None
-    reason = (
-        "its incarnation is not in the in-sync set"
-        if view.folder is Folder.WHOLE
-        else "its copy is not whole"
-    )
+    if record.primary == view.incarnation and (other := _fittest_other(view)) is not None:
+        # Nobody else would take over: this node, which the record names, is alive.
+        return _newer_record_elsewhere(view) or Promote(_promoted(view, other))
+    reason = "its incarnation is not in the in-sync set" if whole else "its copy is not whole"
     able = [
         one
         for one in record.in_sync
@@ -210,6 +211,13 @@ _FOLLOWER_RULES: tuple[Callable[[FollowerView], FollowerStep | None], ...] = (
 def _record(view: FollowerView) -> SeenRecord:
     assert view.cluster.record is not None, "a rule above answers without a record"
     return view.cluster.record
+
+
+def _has_begun_cluster(view: FollowerView) -> bool:
+    """The record is the first one, and this node's: what it has is all there is."""
+    record, me = _record(view).record, view.incarnation
+    named = record.primary == me and record.in_sync == (me,)
+    return named and view.folder in (Folder.EMPTY, Folder.ADOPTING) and not view.known.last_reign
 
 
 def _fittest_other(view: FollowerView) -> str | None:

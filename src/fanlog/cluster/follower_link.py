@@ -1,24 +1,36 @@
 """The primary's end of the connection to one follower.
 
-A follower is one more reader of the logs. Partitions of which it has everything are level: they
-get the pieces of each turn as they are appended. The others are behind, and are read block by block
-from the tail or the files until they are level. A follower that takes less than there is falls
-behind again, so that what waits for it in memory is bounded. Its positions count while all
-partitions are level."""
+A follower is one more reader of the logs. Partitions that it has completely are level: they get the
+pieces of each turn as they are appended. The others are behind, and are read block by block from
+the tail or the files until they are level. A follower that takes less than there is falls behind
+again, so that what waits for it in memory is bounded. Its positions count while all partitions are
+level.
+
+Compaction takes away what a follower could learn from batches alone. So tombstones stay until the
+follower has them (`tombstones_end`). If the batches of a log do not show all of its producers any
+more, the producers are sent before the partition is level.
+
+It is long because a partition moves between level and behind at any step, so that both ways of
+sending share one state."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.stream import StreamTurn
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime, SendBuffer
-from fanlog.errors import FanlogError
+from fanlog.errors import DamagedError, FanlogError, UnreadableError
+from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind, message_frame
+from fanlog.format.header import read_header
 from fanlog.format.replication import (
     Applied,
+    ReplicaEnd,
     ReplicaEnds,
     ReplicaEvent,
     ReplicaPartition,
@@ -28,7 +40,9 @@ from fanlog.format.replication import (
     ReplicaTopics,
     replicate_frame,
 )
+from fanlog.format.sparse import begun_at, placeholder
 from fanlog.log.partition import Block
+from fanlog.log.producers import ProducerHistory, encode_producers
 from fanlog.model import MIB
 
 logger = logging.getLogger("fanlog.cluster")
@@ -41,6 +55,7 @@ _BLOCK_BYTES = MIB
 # Partitions of one page of topics: about a millisecond of the loop.
 _PAGE_PARTITIONS = 500
 _BLOCKS_A_TURN = 8
+_HISTORIES_A_TURN = 100
 
 
 class ReignState(NamedTuple):
@@ -93,20 +108,22 @@ class FollowerLink:
         self.node = node
         self.incarnation = incarnation
         self.applied = Applied(0, 0, 0, 0)
-        self.heard_us = host.runtime.monotonic_us()
         self.closed = False
         self._host = host
         self._outlet = outlet
         self._pages: Iterator[ReplicaTopics] | None = iter(())
         # Events since the pages began. They follow when the follower has taken in the pages.
         self._events: list[ReplicaEvent] = []
-        self._ends: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], ReplicaEnd] = {}
         self._started = False
         # Partitions that are behind: the offset that comes next.
         self._behind: dict[Partition, int] = {}
         # Partitions that were read up to here, with pieces of the turn that has not ended: those
         # are not sent again when it ends.
         self._sent_to: dict[Partition, int] = {}
+        # Partitions whose producers have to be sent.
+        self._unproven: set[Partition] = set()
+        # The one that is read from disk, or whose producers are collected.
         self._loading: Partition | None = None
 
     # The begin: the primary's topics, the follower's ends
@@ -132,7 +149,7 @@ class FollowerLink:
         if self._started:
             return
         for end in page.ends:
-            self._ends[end.topic, end.partition] = end.end
+            self._ends[end.topic, end.partition] = end
         if page.last:
             self._start()
 
@@ -147,11 +164,20 @@ class FollowerLink:
         self._send(0, events, [])
         self._pump()
 
-    def _compare(self, partition: Partition, end: int | None) -> None:
+    def _compare(self, partition: Partition, found: ReplicaEnd | None) -> None:
         log = partition.log
-        at = log.start_offset if end is None else max(end, log.start_offset)
-        if at < log.end_offset:
+        at = 0 if found is None else found.end
+        if found is not None and found.producers:
+            self._unproven.add(partition)
+        if at < log.end_offset or partition in self._unproven:
             self._behind[partition] = at
+
+    def tombstones_end(self, partition: Partition) -> int:
+        """The offset before which the follower has had the partition's tombstones."""
+        if not self._started:
+            # It decides by what it knows about the logs.
+            return 0
+        return self._behind.get(partition, sys.maxsize)
 
     # What is appended
 
@@ -233,11 +259,14 @@ class FollowerLink:
             log = partition.log
             if partition.topic.deleted or offset >= log.end_offset:
                 self._level(partition, offset)
+            elif offset < log.start_offset:
+                # Its oldest records are deleted meanwhile.
+                self._begin_later(partition, log.start_offset)
             elif offset >= log.tail.start_offset:
                 views, after = log.tail.read(offset, log.end_offset, _BLOCK_BYTES)
                 self._send_block(partition, offset, after, b"".join(views))
             else:
-                self._load(partition, max(offset, log.start_offset))
+                self._load(partition, offset)
                 return
         self._host.runtime.soon(self._pump)
 
@@ -254,17 +283,39 @@ class FollowerLink:
         if self.closed:
             return
         if isinstance(block, Block):
+            if block.base_offset < max(offset, partition.log.compacted_until):
+                self._unproven.add(partition)
+            base, data = max(offset, block.base_offset), beginning_at(offset, block)
             # A compaction may have left a hole before the block.
-            self._send_block(partition, block.base_offset, block.next_offset, block.data)
-        elif partition.topic.deleted or offset < partition.log.start_offset:
-            # It is gone meanwhile; or its oldest records are, and the rest follows.
-            self._behind[partition] = max(offset, partition.log.start_offset)
-        else:
-            # Damage is never passed on. The follower stays behind, and status says why.
+            self._send_block(partition, base, block.next_offset, data)
+        elif isinstance(block, DamagedError):
+            # Nobody has these records.
+            self._leave_out(partition, max(offset, block.next))
+        elif not partition.topic.deleted and offset >= partition.log.start_offset:
+            # What another node can repair is never passed on. The follower stays behind, and
+            # status says why.
             logger.error("%s can't be replicated to %s: %s", partition.name, self.node, block)
             self._outlet.evict(FanlogError(f"{partition.name} can't be read: {block}"))
             return
+        # Otherwise the topic is gone meanwhile, or its oldest records are.
         self._host.runtime.soon(self._pump)
+
+    def _leave_out(self, partition: Partition, until: int) -> None:
+        """The follower's log continues at `until`, also if nothing comes after that."""
+        self._unproven.add(partition)
+        self._behind[partition] = until
+        if not partition.topic.deleted:
+            number, index = partition.topic.number, partition.index
+            self._send(0, (), [ReplicaPiece(number, index, until, until, b"")])
+
+    def _begin_later(self, partition: Partition, start: int) -> None:
+        """The follower's log begins anew there. It must not have a hole: another primary may have
+        what this one has deleted, and is asked for nothing that is before a log's end."""
+        self._unproven.add(partition)
+        self._behind[partition] = start
+        if not partition.topic.deleted:
+            number, index = partition.topic.number, partition.index
+            self._send(0, [ReplicaEvent(number, partition=index, start=start)], ())
 
     def _send_block(self, partition: Partition, base: int, after: int, data: SendBuffer) -> None:
         piece = ReplicaPiece(partition.topic.number, partition.index, base, after, data)
@@ -277,20 +328,53 @@ class FollowerLink:
             self._behind[partition] = after
 
     def _level(self, partition: Partition, offset: int) -> None:
+        if partition in self._unproven and not partition.topic.deleted:
+            self._behind[partition] = offset
+            self._loading = partition
+            self._collect(partition, offset, iter(partition.log.producer_histories()), [])
+            return
         del self._behind[partition]
         self._sent_to[partition] = offset
         if not self._behind:
             # Everything of the turns that have ended is sent.
             self._send(self._host.state.position, (), ())
 
+    def _collect(
+        self,
+        partition: Partition,
+        offset: int,
+        histories: Iterator[ProducerHistory],
+        found: list[ProducerHistory],
+    ) -> None:
+        """Sends the producers of what is before the offset. There may be thousands."""
+        if self.closed:
+            return
+        more = list(islice(histories, _HISTORIES_A_TURN))
+        if more and not partition.topic.deleted:
+            found += more
+            self._host.runtime.soon(lambda: self._collect(partition, offset, histories, found))
+            return
+        self._loading = None
+        self._unproven.discard(partition)
+        if not partition.topic.deleted:
+            producers = encode_producers(offset, found)
+            number, index = partition.topic.number, partition.index
+            event = ReplicaEvent(number, partition=index, producers=producers)
+            self._send(0, [event], ())
+        self._host.runtime.soon(self._pump)
+
     # What comes back
 
     def take_applied(self, applied: Applied) -> None:
-        """The follower says how far it is. Positions only grow."""
-        self.heard_us = self._host.runtime.monotonic_us()
+        """The follower says how far it is. Positions of a reign only grow. Those of another count
+        for nothing."""
         known = self.applied
+        if applied.epoch < known.epoch:
+            return
+        if applied.epoch > known.epoch:
+            known = Applied(0, 0, 0, 0)
         self.applied = Applied(
-            max(applied.epoch, known.epoch),
+            applied.epoch,
             max(applied.written, known.written),
             max(applied.synced, known.synced),
             max(applied.beat, known.beat),
@@ -315,6 +399,21 @@ class FollowerLink:
             self._outlet.evict(error)
 
 
+def beginning_at(offset: int, block: Block) -> SendBuffer:
+    """The block's batches from an offset on. The first one may begin before it: its first records
+    are deleted, or compaction has stretched it over the offset."""
+    if block.base_offset >= offset:
+        return block.data
+    header = read_header(block.data)
+    first = Batch(bytes(block.data[: header.length]))
+    try:
+        rest = begun_at(first, offset)
+    except UnreadableError:
+        # Its producer has sent garbage: nobody can read what is in it.
+        rest = placeholder(header._replace(base_offset=offset), header.next_offset)
+    return b"".join((rest, block.data[header.length :]))
+
+
 def _pages(topics: Sequence[BrokerTopic]) -> Iterator[ReplicaTopics]:
     page: list[ReplicaTopic] = []
     count = 0
@@ -337,6 +436,7 @@ def _describe(topic: BrokerTopic) -> ReplicaTopic:
             partition.log.end_offset,
             tuple((start.epoch, start.base) for start in partition.log.epochs),
             partition.log.compacted_until,
+            partition.log.compacted_us,
         )
         for partition in topic.partitions
     )

@@ -13,11 +13,13 @@ from fanlog.broker.ports import ClusterPort
 from fanlog.client.address import parse_url
 from fanlog.client.credentials import get_login
 from fanlog.client.link import tcp_dial
+from fanlog.cluster.copied_reads import CopiedReads
 from fanlog.cluster.follower_session import FollowerSession
 from fanlog.cluster.front import ClusterFront
 from fanlog.cluster.records import NodeRecord
 from fanlog.cluster.replica import Replica
 from fanlog.config import ClientOptions, Config
+from fanlog.errors import StorageError
 from fanlog.format.replication import (
     Applied,
     Follow,
@@ -31,16 +33,21 @@ from fanlog.release import VERSION
 
 logger = logging.getLogger("fanlog.cluster")
 
-_BACKOFF_SECONDS = 0.1
-_BACKOFF_SECONDS_MAX = 2.0
+# A node that is about to become the primary refuses followers for a moment: who waits long between
+# two attempts makes everybody wait.
+_BACKOFF_SECONDS = 0.05
+_BACKOFF_SECONDS_MAX = 0.25
 _LOOK_SECONDS = 1.0
 
 
 class FollowerRole:
-    """`open`, then `follow` whoever is the primary, then `close`.
+    """`open`, then `follow` the present primary, then `close`.
 
     `incomplete` notes durably that the copy is not whole, and `whole` that it is. A position is
-    not acknowledged before that."""
+    not acknowledged before that.
+
+    It has many fields, because it owns the replica, the connection to the primary, and the front
+    for clients, and each may end before the others."""
 
     def __init__(
         self,
@@ -50,8 +57,11 @@ class FollowerRole:
         *,
         cluster: str,
         incarnation: str,
+        complete: bool,
         incomplete: Callable[[], None],
         whole: Callable[[], None],
+        suspect: bool = False,
+        searched: Callable[[], None] = lambda: None,
         front: bool = True,
     ) -> None:
         self._config = config
@@ -64,7 +74,17 @@ class FollowerRole:
         self._is_whole = False
         self._runtime = LoopRuntime()
         self.replica = Replica(
-            folder, config.log, self._runtime, self._not_whole, moved=self._moved
+            folder,
+            config.log,
+            self._runtime,
+            self._not_whole,
+            complete=complete,
+            suspect=suspect,
+            searched=searched,
+            moved=self._moved,
+        )
+        self.reads = CopiedReads(
+            self.replica.maybe_log, self._runtime, config.log.fetch_block_bytes
         )
         self._target: NodeRecord | None = None
         self._epoch = 0
@@ -73,7 +93,7 @@ class FollowerRole:
         self._looking: asyncio.Task[None] | None = None
         self._with_front = front
         self._front: ClusterFront | None = None
-        # What its own clients are told about the cluster.
+        # What its own clients learn about the cluster.
         self.shown_to_clients: ClusterPort | None = None
         # Committed positions, and the epoch, as the primary says them.
         self.heard: Replicated | None = None
@@ -90,6 +110,8 @@ class FollowerRole:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self.replica.tick()
+            if self._is_whole and self._session is not None and self.replica.is_damaged:
+                self._session.fail(StorageError("This copy has damage, and is repaired."))
 
     def _not_whole(self) -> None:
         self._is_whole = False
@@ -112,17 +134,24 @@ class FollowerRole:
             epoch,
         ):
             return
-        await self.leave()
+        await self.leave(front=self._front is None)
         self._target, self._epoch = node, epoch
         self._following = asyncio.create_task(self._keep_following(node))
-        if self._with_front:
+        if self._front is not None:
+            self._front.turn_to(node)
+        elif self._with_front:
             self._front = ClusterFront(
-                node.address, self._config, self._options, self.shown_to_clients
+                node,
+                self._config,
+                self._options,
+                cluster=self.shown_to_clients,
+                own_copy=self.reads,
             )
 
     async def _keep_following(self, node: NodeRecord) -> None:
         address = parse_url(node.address)
         backoff_seconds = _BACKOFF_SECONDS
+        logged = ""
         while True:
             session = self._session = FollowerSession(
                 self,
@@ -140,19 +169,24 @@ class FollowerRole:
             self.problem = "It is connecting to its primary."
             why = await session.run()
             self._session = None
+            self.reads.lost()
             self.problem = str(why)
-            logger.warning("The connection to the primary %s is lost: %s", node.node, why)
             if session.level:
-                backoff_seconds = _BACKOFF_SECONDS
+                backoff_seconds, logged = _BACKOFF_SECONDS, ""
+            if self.problem != logged:
+                logged = self.problem
+                logger.warning("The connection to the primary %s is lost: %s", node.node, why)
             await asyncio.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, _BACKOFF_SECONDS_MAX)
 
     def _on_heard(self, sent: Replicated) -> None:
         self.heard = sent
+        self.reads.heard(sent)
         self.problem = ""
 
-    async def leave(self) -> None:
-        """Nothing more is taken from the primary that it followed."""
+    async def leave(self, *, front: bool = True) -> None:
+        """Nothing more is taken from the primary that it followed. With `front` its ports close,
+        too; otherwise clients wait there for the next primary."""
         task, self._following = self._following, None
         self._target = None
         if task is not None:
@@ -160,15 +194,17 @@ class FollowerRole:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._session = None
-        front, self._front = self._front, None
-        if front is not None:
-            await front.close()
+        self.reads.lost()
+        if front and self._front is not None:
+            closing, self._front = self._front, None
+            await closing.close()
 
     async def close(self, *, clean: bool = True) -> None:
         """Releases the folder."""
         await self.leave()
         if self._looking is not None:
             self._looking.cancel()
+        await self.reads.pause()
         self.replica.close(clean=clean)
         self._runtime.close()
 
@@ -177,7 +213,10 @@ class FollowerRole:
     async def adopt(
         self, followed: Followed, topics: Sequence[ReplicaTopic]
     ) -> Sequence[ReplicaEnd]:
-        return await self.replica.adopt(followed, topics)
+        await self.reads.pause()
+        ends = await self.replica.adopt(followed, topics)
+        self.reads.begin(followed.epoch, topics, ends)
+        return ends
 
     def apply(self, sent: Replicated) -> None:
         self.replica.apply(sent)
@@ -188,12 +227,22 @@ class FollowerRole:
         applied = self.replica.applied
         return applied if self._is_whole else applied._replace(written=0, synced=0)
 
+    @property
+    def unsynced_position(self) -> int:
+        return self.replica.unsynced_position
+
     def _moved(self) -> None:
+        session = self._session
         if self.replica.synced and not self._is_whole:
             # From here on it is a copy up to some point, and nothing else.
+            try:
+                self._whole()
+            except StorageError as fault:
+                # The mark can't be written: it acknowledges nothing, and tries again.
+                if session is not None:
+                    session.fail(fault)
+                return
             self._is_whole = True
-            self._whole()
-        session = self._session
         if session is None:
             return
         failure = self.replica.failure

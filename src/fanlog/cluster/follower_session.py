@@ -1,5 +1,5 @@
-"""The follower's end of the connection to its primary: says hello, asks for everything, and hands
-what comes to the replica. A connection is used once; the owner dials again."""
+"""The follower's end of the connection to its primary. It greets, asks for everything, and hands
+what it receives to the replica. A connection is used once; the owner dials again."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ class ReplicaPort(Protocol):
         """How far it is in the primary's reign."""
         ...
 
+    @property
+    def unsynced_position(self) -> int:
+        """The newest position with something that need not be synced."""
+        ...
+
 
 class FollowerSession:
     """One connection. `run` returns when it is over, with the reason. `on_heard` is called with
@@ -92,7 +97,9 @@ class FollowerSession:
         self._followed: Followed | None = None
         self._topics: list[ReplicaTopic] = []
         self._adopting: asyncio.Task[None] | None = None
-        self._told: Applied | None = None
+        # What the replica had before that says nothing about what it has now.
+        self._adopted = False
+        self._reported: Applied | None = None
         self._heard_at = 0.0
         # Whether it has once had everything in this reign.
         self.level = False
@@ -207,6 +214,7 @@ class FollowerSession:
             logger.exception("the replica can't be compared with its primary")
             self._end(FanlogError(f"The replica has failed: {fault!r}. Report this."))
             return
+        self._adopted = True
         for i in range(0, len(ends), _PAGE_ENDS):
             page = ReplicaEnds(tuple(ends[i : i + _PAGE_ENDS]))
             link.write(message_frame(FrameKind.REPLICA_ENDS, page))
@@ -215,8 +223,19 @@ class FollowerSession:
     def report(self) -> None:
         """Tells the primary how far the replica is, if it is further than before."""
         applied = self._replica.applied
-        if self._followed is None or self._link is None or applied == self._told:
+        if not self._adopted or self._link is None or applied == self._reported:
             return
-        if applied.epoch == self._followed.epoch:
-            self._told = applied
-            self._link.write(applied_frame(applied))
+        if self._followed is None or applied.epoch != self._followed.epoch:
+            return
+        if waits_for_sync(applied, self._reported, self._replica.unsynced_position):
+            return
+        self._reported = applied
+        self._link.write(applied_frame(applied))
+
+
+def waits_for_sync(applied: Applied, reported: Applied | None, unsynced_position: int) -> bool:
+    """Whether a report has time until the sync that follows: only `written` has grown, and only by
+    what has to be synced. No publisher waits for that alone, and each report wakes the primary."""
+    if reported is None or unsynced_position > reported.written:
+        return False
+    return applied._replace(written=reported.written) == reported

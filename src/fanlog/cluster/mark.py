@@ -1,8 +1,9 @@
 """The mark of a data folder, `<data>/cluster.json`: whose it is, and what its copy is worth.
 
 Fields: `cluster_name`, `cluster_id`, `node`, `incarnation`, `boot_id`, `clean`, `state`,
-`last_reign`, `seen` (the newest shard record, with its revision) and `etcd` (etcd's own cluster
-id). It is a small file: JSON with a checksum, replaced whole and synced, with a copy beside it.
+`suspect`, `last_reign`, `seen` (the newest shard record, with its revision) and `etcd` (etcd's own
+cluster id). It is a small file: JSON with a checksum, replaced whole and synced, with a copy beside
+it.
 
 Law: a mark never promises more than the folder has. `clean` is used up by the start that reads it.
 A damaged mark is of a copy that is not whole, with a new incarnation; who the folder belongs to may
@@ -21,12 +22,14 @@ from fanlog.cluster.records import SeenRecord, new_incarnation
 from fanlog.cluster.views import Folder, KnownCluster
 from fanlog.errors import FolderUnusableError, FormatError
 from fanlog.log import small_files
+from fanlog.log.cluster_mark import NAME
 from fanlog.log.small_files import COPY_SUFFIX
 
 logger = logging.getLogger("fanlog.cluster")
 
-NAME = "cluster.json"
-_STATES = (Folder.EMPTY, Folder.WHOLE, Folder.COPYING, Folder.CUTTING)
+_STATES = (Folder.EMPTY, Folder.ADOPTING, Folder.WHOLE, Folder.COPYING, Folder.CUTTING)
+# The folder has acknowledged nothing to anybody yet.
+_BEFORE_THE_CLUSTER = (Folder.EMPTY, Folder.ADOPTING)
 
 
 class FolderMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +43,8 @@ class FolderMark(msgspec.Struct, frozen=True, kw_only=True):
     # The node stopped, and everything was synced before it did.
     clean: bool = False
     state: Folder = Folder.COPYING
+    # The machine may have lost what was never synced, and nobody has looked for it yet.
+    suspect: bool = False
     # The epoch of the last reign that this node began.
     last_reign: int = 0
     seen: SeenRecord | None = None
@@ -88,17 +93,30 @@ def save_mark(folder: str, mark: FolderMark) -> None:
 def begin_with(mark: FolderMark, boot_id: str) -> FolderMark:
     """The mark with which a node starts. Save it before anything else is done: it is not clean any
     more, and has the incarnation of this start."""
-    incarnation = inherit_or_new(mark, boot_id)
-    return replace(mark, incarnation=incarnation, boot_id=boot_id, clean=False)
+    suspect = mark.suspect or not (mark.clean or _is_same_boot(mark, boot_id))
+    return replace(
+        mark,
+        incarnation=inherit_or_new(mark, boot_id),
+        boot_id=boot_id,
+        clean=False,
+        suspect=suspect,
+    )
 
 
 def inherit_or_new(mark: FolderMark, boot_id: str) -> str:
-    """The incarnation of a start: the last one, if nothing of what it had can be lost. After a kill
-    the machine must not have booted since: what was written is still in its page cache."""
-    same_boot = bool(boot_id) and boot_id == mark.boot_id
-    if mark.state is Folder.WHOLE and (mark.clean or same_boot):
+    """The incarnation of a start: the last one if the folder can't have lost anything, otherwise a
+    new one. After a kill the machine must not have booted since: what was written is still in its
+    page cache. A node that has acknowledged nothing has nothing to lose, and the first record may
+    name it already."""
+    if mark.state in _BEFORE_THE_CLUSTER:
+        return mark.incarnation
+    if mark.state is Folder.WHOLE and (mark.clean or _is_same_boot(mark, boot_id)):
         return mark.incarnation
     return new_incarnation(mark.node)
+
+
+def _is_same_boot(mark: FolderMark, boot_id: str) -> bool:
+    return bool(boot_id) and boot_id == mark.boot_id
 
 
 def _read(path: str) -> FolderMark:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from fanlog.cluster.commit import waits_for
+from fanlog.cluster.committed_position import waits_for
 from fanlog.cluster.records import SeenRecord, node_of, nodes_of
 from fanlog.cluster.steps import (
     AddInSync,
@@ -59,7 +59,7 @@ def _untrusted_record(view: PrimaryView) -> PrimaryStep | None:
 
 
 def _etcd_away(view: PrimaryView) -> PrimaryStep | None:
-    """Nothing is begun. What has begun stays open, and the reign goes on."""
+    """Nothing is begun. What has begun stays open, and the reign continues."""
     if not view.reachable:
         return NoChange("etcd can't be reached: the in-sync set can't change.")
     match trust(view.base, view.etcd, view.cluster.record, view.cluster.etcd):
@@ -113,12 +113,26 @@ def _level_follower(view: PrimaryView) -> PrimaryStep | None:
 
 
 def _silent_follower(view: PrimaryView) -> PrimaryStep | None:
+    """Of several that are silent, the one that is dead goes first; then the one that is silent
+    longest. So who may answer again soon stays, if only one can be spared."""
     record = _reign(view).record
+    spared: list[tuple[bool, float, str]] = []
     for incarnation in record.in_sync:
-        rest = tuple(one for one in record.in_sync if one != incarnation)
-        if _is_silent(view, incarnation) and len(nodes_of(rest)) >= record.min_in_sync:
-            return RemoveInSync(incarnation, replace(record, in_sync=rest))
-    return None
+        rest = nodes_of(tuple(one for one in record.in_sync if one != incarnation))
+        if _is_silent(view, incarnation) and len(rest) >= record.min_in_sync:
+            alive = view.cluster.node(incarnation) is not None
+            spared.append((alive, _last_acked_at(view, incarnation), incarnation))
+    if not spared:
+        return None
+    incarnation = min(spared)[2]
+    rest = tuple(one for one in record.in_sync if one != incarnation)
+    return RemoveInSync(incarnation, replace(record, in_sync=rest))
+
+
+def _last_acked_at(view: PrimaryView, incarnation: str) -> float:
+    """When it last got further; 0 without a connection."""
+    found = (one.acked_at for one in view.followers if one.incarnation == incarnation)
+    return next(found, 0.0)
 
 
 def _leaver(view: PrimaryView) -> PrimaryStep | None:
@@ -128,7 +142,11 @@ def _leaver(view: PrimaryView) -> PrimaryStep | None:
         enough = rest == record.in_sync or len(nodes_of(rest)) >= record.min_in_sync
         if node in view.leaving and node != node_of(view.incarnation) and enough:
             replicas = tuple(one for one in record.replicas if one != node)
-            return RemoveReplica(node, replace(record, replicas=replicas, in_sync=rest))
+            changed = replace(record, replicas=replicas, in_sync=rest)
+            if node in view.parting:
+                # Otherwise it would be taken in again at once: it still runs, and follows.
+                changed = replace(changed, replicas_wanted=len(replicas))
+            return RemoveReplica(node, changed)
     return None
 
 
@@ -164,9 +182,15 @@ def _reign(view: PrimaryView) -> SeenRecord:
 
 
 def _is_level(view: PrimaryView, report: FollowerReport) -> bool:
-    """It has all that is committed, and whatever comes is sent to it."""
+    """It has all that is committed, and whatever comes is sent to it. While nothing of this reign
+    is committed, that says nothing about earlier reigns. So it must have acknowledged a position of
+    this one: then it has everything before it."""
     acked, committed = report.acked, view.committed
-    return report.level and acked.written >= committed.written and acked.synced >= committed.synced
+    return (
+        report.level
+        and acked.written >= max(committed.written, 1)
+        and acked.synced >= max(committed.synced, 1)
+    )
 
 
 def _is_silent(view: PrimaryView, incarnation: str) -> bool:
@@ -186,13 +210,14 @@ def _is_silent(view: PrimaryView, incarnation: str) -> bool:
 
 
 def _heir(view: PrimaryView, wanted: str = "") -> str | None:
-    """The follower that should be primary next: in sync, alive, level, and the furthest."""
+    """The follower that should be primary next: in sync, alive, level, and the furthest. It has
+    acknowledged something on this connection, so its copy is whole."""
     record = _reign(view).record
     able = [
         report
         for report in view.followers
         if report.incarnation in record.in_sync
-        and report.level
+        and _is_level(view, report)
         and (node := view.cluster.node(report.incarnation)) is not None
         and (node.node == wanted if wanted else not node.unfit and node.node not in view.leaving)
     ]

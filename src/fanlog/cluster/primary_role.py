@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fanlog.broker.broker_core import BrokerCore
+from fanlog.cluster.damage import accept_losses, first_damage, others_have_it
 from fanlog.cluster.reign import Reign
 from fanlog.config import Config
 from fanlog.errors import FanlogError
 from fanlog.format.batch import encode_batch
-from fanlog.model import INTERNAL_PREFIX, TopicSettings
+from fanlog.log.damage import LOST, damaged_error
+from fanlog.model import INTERNAL_PREFIX, DamagedRange, TopicSettings
 from fanlog.node import LoopRuntime, Node
 
 logger = logging.getLogger("fanlog.cluster")
@@ -34,11 +36,53 @@ class PrimaryNode(Node):
     def __init__(self, folder: Path, config: Config, reign: Reign, runtime: LoopRuntime) -> None:
         super().__init__(folder, config, runtime, epoch=reign.epoch, replicas=reign)
         self._reign = reign
+        self._store.read_damage_as(self._damaged)
+
+    def _damaged(self, damaged: DamagedRange) -> FanlogError:
+        """What readers of damage get, in any thread."""
+        if self._reign.has_only_copy:
+            # At once: a follower leaves these records out, and may be in sync before the next look.
+            self._runtime.post(self._lose)
+            return damaged_error(damaged)
+        return damaged_error(damaged) if damaged.reason in LOST else others_have_it(damaged)
+
+    def _lose(self) -> None:
+        """Readers were told that what is damaged here is lost."""
+        if self._reign.over is None:
+            accept_losses(self._store)
+
+    def look_at_damage(self) -> None:
+        """Damage of the only copy is a loss, and nothing waits for its repair."""
+        if self._reign.has_only_copy:
+            accept_losses(self._store)
 
     @property
     def is_full(self) -> bool:
         """Whether its disk was full, and has no room yet."""
         return self._store.reserve.full
+
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync has failed: then nobody knows what is on the disk."""
+        return self._group is not None and self._group.failure is not None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it has found damage that other nodes may not have."""
+        return bool(first_damage(self._store))
+
+    async def release(self) -> None:
+        """Releases the folder and the ports, however far a start or a stop has come."""
+        try:
+            await self.stop(0.0)
+        except Exception:
+            logger.debug("a node that had not started is released", exc_info=True)
+            for task in self._tasks:
+                task.cancel()
+            for listener in self.listeners:
+                await listener.close()
+            self._runtime.close()
+            self._store.close()
 
     def _make_core(self, defaults: TopicSettings) -> BrokerCore:
         core = super()._make_core(defaults)
@@ -61,14 +105,19 @@ class PrimaryRole:
         incarnation: str,
         needed: Collection[str],
         min_in_sync: int,
+        forced: bool,
         on_change: Callable[[], None],
     ) -> None:
         runtime = LoopRuntime()
-        self.reign = Reign(runtime, cluster, epoch, incarnation, needed, min_in_sync=min_in_sync)
+        self.reign = Reign(
+            runtime, cluster, epoch, incarnation, needed, min_in_sync=min_in_sync, forced=forced
+        )
         self.reign.on_change = on_change
         self.node = PrimaryNode(folder, config, self.reign, runtime)
         # Whether clients are served.
         self.serving = False
+        # Whether the audit log has the forced reign of the record.
+        self.forced_is_noted = False
         self._config = config
         self._beats: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -78,6 +127,7 @@ class PrimaryRole:
     def open(self) -> None:
         """Recovers the folder. Blocks."""
         self.node.start()
+        self.node.look_at_damage()
         reign, core = self.reign, self.node.core
         self._write_reign(core)
         self.node.listen()
@@ -118,6 +168,7 @@ class PrimaryRole:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
+            self.node.look_at_damage()
             self.reign.tick()
 
     async def close(self, *, at_once: bool) -> None:
@@ -126,6 +177,11 @@ class PrimaryRole:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        await self.node.stop(0.0 if at_once else None)
+        try:
+            await self.node.stop(0.0 if at_once else None)
+        except Exception:
+            # The folder has to be free for what comes next.
+            logger.exception("a reign could not end properly")
+            await self.node.release()
         if self._beats is not None:
             self._beats.cancel()

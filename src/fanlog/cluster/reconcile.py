@@ -7,10 +7,12 @@ and KIP-279 decide in the same way). What a follower has past that was never com
 | a follower's log                                        | what is done                        |
 | ------------------------------------------------------- | ----------------------------------- |
 | begins as the primary's does                            | nothing; the rest is sent           |
-| goes on with other records, or has damage               | it is cut where that begins         |
+| continues with other records, or has damage             | it is cut where that begins         |
 | agrees only with what the primary has deleted, or with  | it is emptied, and begins where the |
 | what was compacted there: tombstones may be gone        | primary's does                      |
 | begins before the primary's                             | the records before that are deleted |
+| begins after the primary's: an earlier primary had      | as if it agreed with nothing        |
+| deleted records, and that was not committed             |                                     |
 """
 
 from __future__ import annotations
@@ -96,11 +98,14 @@ def _fits(mine: ReplicaTopic, theirs: ReplicaTopic) -> bool:
 
 
 def _can_continue(theirs: ReplicaPartition, ours: ReplicaPartition, agreed: int) -> bool:
-    """Whether the primary can go on sending from the offset `agreed` on."""
+    """Whether the primary can continue to send from the offset `agreed`."""
     if agreed < max(ours.start, theirs.start):
         return False
-    if agreed < min(ours.end, ours.compacted_until):
-        # Compaction has removed records because of others that are to be cut.
+    if ours.start > max(theirs.start, theirs.compacted_until):
+        # Compaction may have taken the first records away; nothing else has on this primary.
+        return False
+    if agreed < min(ours.end, max(ours.compacted_until, ours.read_until)):
+        # Compaction has removed records because of others that will be cut.
         return False
     if agreed == ours.start:
         # Nothing stays: neither a deleted key, nor a reason to begin later than the primary.

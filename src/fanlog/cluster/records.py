@@ -37,6 +37,9 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     # The last reign that an operator began, knowing what may be lost. Only such a reign is taken
     # from an etcd that has gone back, or from another one.
     forced_epoch: int = 0
+    # Which node's, and who began it, as user@host. Empty once the audit log has it.
+    forced_node: str = ""
+    forced_by: str = ""
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +54,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     redis: str = ""
     # Why it should not be primary: it drains, or its disk is full. Empty: it may.
     unfit: str = ""
+    # Its copy is not whole: it can't be the primary at all.
+    copying: bool = False
+    # Its logs have damage, and it hopes that another node has what is missing.
+    damaged: bool = False
     # The newest shard record that it has seen: its mod revision, its epoch, and in which etcd.
     revision: int = 0
     epoch: int = 0

@@ -7,6 +7,7 @@ comes from outside (`set_needed`), and contains the in-sync set at all times."""
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection
 from typing import cast
 
@@ -14,9 +15,10 @@ from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.stream import StreamTurn
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import FollowerPort, Runtime
-from fanlog.cluster.commit import committed
+from fanlog.cluster.committed_position import committed
 from fanlog.cluster.follower_link import FollowerLink, FollowerOutlet, ReignState
 from fanlog.cluster.records import nodes_of
+from fanlog.cluster.rounds import Rounds
 from fanlog.cluster.views import AckedPositions, FollowerReport
 from fanlog.errors import FanlogError, InvalidArgumentError, NotSupportedError, UnavailableError
 from fanlog.format.replication import Follow, Followed
@@ -26,7 +28,10 @@ logger = logging.getLogger("fanlog.cluster")
 
 class Reign:
     """The implementation of `Replicas` and `Followers`. The owner sets `core` before the broker
-    loads its folder, and hears through `on_change` of anything that may need a decision."""
+    loads its folder. `on_change` is called when a decision is needed soon.
+
+    It has many fields, because all that stops or delays a commit is here: the in-sync set, its
+    progress, and why a reign holds or is over."""
 
     core: BrokerCore
 
@@ -39,13 +44,14 @@ class Reign:
         needed: Collection[str],
         *,
         min_in_sync: int = 1,
+        forced: bool = False,
     ) -> None:
         self.runtime = runtime
         self.epoch = epoch
         self.incarnation = incarnation
         # Why it is over; None while it lasts.
         self.over: FanlogError | None = None
-        # A higher epoch that somebody has named.
+        # A higher epoch that a peer has named.
         self.epoch_heard = epoch
         # Why nothing may be appended; None if it may.
         self.refusal: FanlogError | None = None
@@ -57,6 +63,8 @@ class Reign:
         self.holding = False
         self._needed = frozenset(needed)
         self._min_in_sync = min_in_sync
+        # An operator has begun it.
+        self._forced = forced
         # When each follower last got further.
         self._advanced: dict[str, float] = {}
         self._waiting_since: float | None = None
@@ -64,8 +72,7 @@ class Reign:
         self._links: dict[FollowerOutlet, FollowerLink] = {}
         self._position = 0
         self._committed = AckedPositions(0, 0)
-        self._beat = 0
-        self._history = ("", "")
+        self._rounds = Rounds()
 
     # The broker's `Replicas`
 
@@ -76,6 +83,9 @@ class Reign:
         return self.holding
 
     def send(self, turn: StreamTurn) -> None:
+        if self._rounds.wanted:
+            # This turn's frames ask.
+            self._rounds.begin()
         self._position = turn.position
         own = self._progress[self.incarnation]
         self._progress[self.incarnation] = AckedPositions(turn.position, own.synced)
@@ -83,16 +93,40 @@ class Reign:
             self._waiting_since = self._now()
         for link in list(self._links.values()):
             link.send(turn)
-        self._commit()
+        self._advance()
+        self._confirm()
 
     def synced(self, position: int) -> None:
         own = self._progress[self.incarnation]
         if position > own.synced:
             self._progress[self.incarnation] = AckedPositions(own.written, position)
-            self._commit()
+            self._advance()
 
     def failed(self, fault: FanlogError) -> None:
         self.end(UnavailableError(f"This node's disk has failed: {fault}"))
+
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        if self.over is None:
+            self._rounds.wait(resume)
+
+    def ask(self) -> None:
+        if self._rounds.wanted:
+            self.tick()
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Resumes those whose round is answered by all of the in-sync set."""
+        if self.over is not None or self.suspended or not self._rounds.awaited:
+            return
+        others = self._needed - {self.incarnation}
+        answers = {link.incarnation: link.applied.beat for link in self._links.values()}
+        newest = min((answers.get(one, 0) for one in others), default=self._rounds.newest)
+        for resume in self._rounds.answered(newest):
+            self.runtime.soon(resume)
+
+    def tombstones_end(self, partition: Partition) -> int:
+        passed = (link.tombstones_end(partition) for link in self._links.values())
+        return min(passed, default=sys.maxsize)
 
     # What is committed
 
@@ -100,6 +134,11 @@ class Reign:
     def needed(self) -> frozenset[str]:
         """The incarnations that it waits for."""
         return self._needed
+
+    @property
+    def has_only_copy(self) -> bool:
+        """An operator has chosen this copy, and nobody else has all of it yet."""
+        return self._forced and self._needed <= {self.incarnation}
 
     def set_needed(self, needed: Collection[str], min_in_sync: int) -> None:
         """Waits for these incarnations from now on."""
@@ -111,15 +150,17 @@ class Reign:
                 f"{len(nodes_of(self._needed))} of {min_in_sync} replicas are in sync: the cluster "
                 "stores nothing until more are. Try again."
             )
-        self._commit()
+        self._advance()
+        self._confirm()
 
     def resume_commits(self) -> None:
         """The other node has not become the primary."""
         self.suspended = self.holding = False
-        self._commit()
+        self._advance()
+        self._confirm()
         self.core.turns.relieve()
 
-    def _commit(self) -> None:
+    def _advance(self) -> None:
         if self.over is not None or self.suspended:
             return
         found = committed(self._progress, self._needed, self._min_in_sync)
@@ -129,12 +170,12 @@ class Reign:
                 max(found.written, known.written), max(found.synced, known.synced)
             )
             self._waiting_since = self._now() if self.waits else None
-            self.core.stream.commit(*self._committed)
-            self.on_change()
+            # No decision is due at once: that would be one for each publish.
+            self.core.stream.advance(*self._committed)
 
     @property
     def state(self) -> ReignState:
-        return ReignState(self.epoch, self._position, *self._committed, self._beat)
+        return ReignState(self.epoch, self._position, *self._committed, self._rounds.newest)
 
     @property
     def committed(self) -> AckedPositions:
@@ -167,7 +208,7 @@ class Reign:
             self.on_change()
 
     def hear_epoch(self, epoch: int) -> None:
-        """Somebody has heard of an epoch. A higher one ends this reign."""
+        """A peer has named an epoch. A higher one ends this reign."""
         if epoch > self.epoch:
             self.epoch_heard = max(epoch, self.epoch_heard)
             self.end(UnavailableError("Another node is the primary now. Try again there."))
@@ -214,6 +255,7 @@ class Reign:
         self.hear_epoch(applied.epoch)
         if applied.epoch != self.epoch:
             return
+        self._confirm()
         known = self._progress.get(link.incarnation, AckedPositions(0, 0))
         found = AckedPositions(
             max(known.written, min(applied.written, self._position)),
@@ -222,7 +264,7 @@ class Reign:
         if found != known:
             self._progress[link.incarnation] = found
             self._advanced[link.incarnation] = self._now()
-            self._commit()
+            self._advance()
 
     def gone(self, link: FollowerLink) -> None:
         for outlet, known in list(self._links.items()):
@@ -235,7 +277,7 @@ class Reign:
 
     def tick(self) -> None:
         """Sends heartbeats; the owner calls it several times a second."""
-        self._beat += 1
+        self._rounds.begin()
         for link in list(self._links.values()):
             link.beat()
 
@@ -245,7 +287,11 @@ class Reign:
             FollowerReport(
                 incarnation=link.incarnation,
                 level=link.is_level and link.applied.epoch == self.epoch,
-                acked=self._progress.get(link.incarnation, AckedPositions()),
+                # What it has said on this connection: whoever connects again may have less.
+                acked=AckedPositions(
+                    min(link.applied.written, self._position),
+                    min(link.applied.synced, self._position),
+                ),
                 acked_at=self._advanced.get(link.incarnation, 0.0),
             )
             for link in self._links.values()

@@ -1,12 +1,13 @@
 """A follower's copy of its primary's logs. There is no broker over it: nobody writes here but
-`apply`, and nobody reads.
+`apply`; `copied_reads.py` reads what is committed.
 
 It takes the stamped bytes of the primary, turn by turn, and says how far it has them: `written` at
 once, `synced` when everything up to there that has to be synced is durable. A `Node` can be opened
 on the folder after `close`.
 
 Law: a position is acknowledged only if everything before it is here. After an error nothing is
-taken until `begin`, because what follows would leave a hole.
+taken until `begin`, because what follows would leave a hole. It is long because all that may change
+`written` and `synced` is here, so that this law can be checked in one file.
 
 | in the data folder                      | of a follower                                         |
 | --------------------------------------- | ----------------------------------------------------- |
@@ -14,9 +15,10 @@ taken until `begin`, because what follows would leave a hole.
 | `topic.json`, the id of the history     | copied                                                |
 | `catalog.json`                          | local; numbers and epochs at least those of the       |
 |                                         | primary                                               |
-| `.idx`, `.producers`                    | made again from the batches                           |
+| `.idx`, `.producers`                    | made again from the batches; producers whose batches  |
+|                                         | are gone are copied                                   |
 | `priorities`                            | made again from the batches                           |
-| `compacted.json`, compacted segments    | local: a follower compacts on its own                 |
+| `compacted.json`, compacted segments    | local: it compacts after its primary                  |
 | `journal/`, `clean`, `damaged.json`,    | local                                                 |
 | `reserve`, `lock`, `metrics/`           |                                                       |
 | `ledgers.json`, `audit.json`            | removed: they are about a reign that has ended        |
@@ -28,12 +30,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fanlog.cluster.copied_logs import CopiedLogs
+from fanlog.cluster.damage import first_damage
 from fanlog.cluster.reconcile import Plan, reconcile
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, ProtocolError, StorageError
@@ -45,16 +49,16 @@ from fanlog.format.replication import (
     Replicated,
     ReplicaTopic,
 )
-from fanlog.log.background import InlineWork
 from fanlog.log.cutting import CutList, cut_folder, forget_reign
 from fanlog.log.faults import folder_error, write_error
 from fanlog.log.group_commit import GroupCommit
 from fanlog.log.opening import StoredTopic
-from fanlog.log.partition import LOST_EVERYWHERE, PartitionLog
+from fanlog.log.partition import PartitionLog
 from fanlog.log.posix import sync_data
 from fanlog.log.scan import Owner
 from fanlog.log.store import LogStore
 from fanlog.log.tail import Piece
+from fanlog.model import Durability
 
 logger = logging.getLogger("fanlog.cluster")
 
@@ -109,7 +113,7 @@ class _Syncing:
             self._synced(position)
 
     def wait(self, position: int) -> bool:
-        """Whether the position has to wait; it is told later then."""
+        """Whether the position has to wait. Then it is reported later."""
         if self.completed < self.given:
             self.waiting.append((self.given, position))
             return True
@@ -127,7 +131,12 @@ def _ignore(fault: FanlogError) -> None:
 class Replica:
     """Opened and closed like a store. `moved` is called when `written`, `synced` or `failure` have
     changed. `incomplete` is called before records go that may be committed: it must note, durably,
-    that this copy is not whole until it has everything again."""
+    that this copy is not whole until it has everything again. `complete`: it was whole when it was
+    used last, and the machine has not lost anything since. `suspect`: the machine may have lost
+    what was never synced. `searched` is called when all of that was read, and its damage noted.
+
+    It has many fields, because what a position promises depends on the folder, on what waits for a
+    sync, and on how whole the copy is."""
 
     def __init__(
         self,
@@ -136,12 +145,18 @@ class Replica:
         runtime: ReplicaRuntime,
         incomplete: Callable[[], None],
         *,
+        complete: bool = True,
+        suspect: bool = False,
+        searched: Callable[[], None] = lambda: None,
         moved: Callable[[], None] = lambda: None,
         sync: Callable[[int], None] = sync_data,
     ) -> None:
         self.epoch = 0
         self.written = 0
         self.synced = 0
+        # The newest position with something that need not be synced: its publisher waits for
+        # `written`.
+        self.unsynced_position = 0
         # The newest heartbeat.
         self.beat = 0
         # Why nothing is taken any more, until `begin`.
@@ -149,13 +164,18 @@ class Replica:
         self._folder = os.fspath(folder.absolute())
         self._options = options
         self._runtime = runtime
-        self._incomplete = incomplete
+        self._note_incomplete = incomplete
+        self._complete = complete
+        self._suspect = suspect
+        self._searched = searched
         self._moved = moved
         self._sync = sync
         self._is_open = False
         self._store: LogStore
         self._logs: CopiedLogs
         self._group: GroupCommit | None = None
+        # Whether a sync has ever failed: then nobody knows what is on the disk.
+        self.sync_failed = False
         self._syncing = _Syncing(self._synced_to, self.fail)
 
     # The folder
@@ -168,10 +188,23 @@ class Replica:
     def _open_store(self) -> None:
         if os.path.isdir(self._folder):
             forget_reign(self._folder)
-        self._store = LogStore(Path(self._folder), self._options, self._runtime.now_us, self.epoch)
+        self._store = LogStore(Path(self._folder), self._options, self.epoch)
         self._store.open()
-        self._logs = CopiedLogs(self._store, self._commit, self._adopt, self.fail)
+        self._logs = CopiedLogs(
+            self._store,
+            self._sync_piece,
+            self._adopt,
+            self.fail,
+            incomplete=self._incomplete,
+            in_background=self._runtime.in_background,
+        )
         self._is_open = True
+
+    def _incomplete(self) -> None:
+        self._complete = False
+        self.written = self.synced = 0
+        self._syncing.waiting.clear()
+        self._note_incomplete()
 
     def _employ(self) -> None:
         self._store.employ(_Work(self._runtime))
@@ -181,8 +214,10 @@ class Replica:
         does not scan the logs."""
         if not self._is_open:
             return
+        self._logs.compactions.close()
         if self._group is not None:
             self._group.close()
+            self.sync_failed = self.sync_failed or self._group.failure is not None
             clean = clean and self._group.failure is None
             self._group = None
         self._syncing.detach()
@@ -206,17 +241,26 @@ class Replica:
         return self._is_open and self._store.reserve.full
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether it has damage that its next connection to a primary repairs."""
+        return self._is_open and bool(first_damage(self._store))
+
+    @property
     def history(self) -> tuple[str, str]:
         return self._store.history
 
-    def ends(self) -> list[ReplicaEnd]:
-        """Where the logs end: of those that have or had records."""
+    def ends(self, unproven: Collection[Owner] = ()) -> list[ReplicaEnd]:
+        """Where the logs end: of those that have or had records, or lack their producers."""
         return [
-            ReplicaEnd(topic.number, log.owner.partition, log.end_offset)
+            ReplicaEnd(*log.owner, log.end_offset, log.owner in unproven)
             for topic in self._store.topics
             for log in topic.logs
-            if log.end_offset
+            if log.end_offset or log.owner in unproven
         ]
+
+    def maybe_log(self, number: int, partition: int) -> PartitionLog | None:
+        """A log, for readers. None if it is not here, or the folder is closed."""
+        return self._logs.maybe_log(number, partition) if self._is_open else None
 
     # Following
 
@@ -234,8 +278,9 @@ class Replica:
         self.epoch = epoch
         self._store.raise_epoch(epoch)
         self._store.reserve.look_for_room()
-        self.written = self.synced = self.beat = 0
+        self.written = self.synced = self.beat = self.unsynced_position = 0
         self._syncing.waiting.clear()
+        self._logs.compactions.restart()
         self.failure = None if self._group is None else self._group.failure
 
     async def adopt(
@@ -255,30 +300,74 @@ class Replica:
             # The last one failed within a cut. It is finished now.
             self.open()
         self.begin(followed.epoch)
+        if self._suspect:
+            await self._search()
         plan = self._plan(topics, followed.history)
         cuts = self._to_cut(plan)
-        if cuts.ends or cuts.starts:
+        if cuts.ends or plan.restarts or self._lacks(plan.creations):
             self._incomplete()
+        if cuts.ends or cuts.starts:
             self.close()
-            ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-            self._runtime.in_background(lambda: self._cut(cuts), ended.set_result)
-            await _outlast(ended)
-            fault = ended.result()
-            if fault is not None:
-                raise fault
-            self._employ()
+            try:
+                await self._in_thread(lambda: self._cut(cuts))
+            finally:
+                if self._is_open:
+                    self._employ()
         if followed.history:
             self._store.adopt_history(followed.history, followed.restored_from)
         self._carry_out(plan)
-        return self.ends()
+        self._logs.compactions.compare(topics)
+        # This primary's logs may have all batches, and what was copied from another one has not.
+        thinned = set[Owner]() if self._complete else _thinned((*topics, *self.topics))
+        return self.ends(thinned)
+
+    async def _search(self) -> None:
+        """Reads what a power cut may have taken. Where batches are missing in the middle, the log
+        ends all the same where it did: the primary would count it as a copy."""
+        logs = [
+            log
+            for topic in self._store.topics
+            if topic.settings.level is not Durability.FSYNC
+            for log in topic.logs
+        ]
+
+        ended = threading.Event()
+
+        def search() -> None:
+            for log in logs:
+                log.look_for_damage()
+            ended.set()
+
+        logger.info("%s is read: its machine was started again.", self._folder)
+        try:
+            await self._in_thread(search)
+        finally:
+            # Also if the connection has not waited for it: the next one need not search again.
+            if ended.is_set():
+                self._searched()
+                self._suspect = False
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._runtime.in_background(work, ended.set_result)
+        await _outlast(ended)
+        fault = ended.result()
+        if fault is not None:
+            raise fault
 
     def _plan(self, primary: Sequence[ReplicaTopic], history: str) -> Plan:
         own = self.topics
         if not own or not history or history == self.history[0]:
-            return reconcile(primary, own, self._damaged())
+            return reconcile(primary, own, first_damage(self._store))
         logger.warning("%s has another history than the primary: it is copied anew.", self._folder)
         self._incomplete()
         return reconcile(primary, ())._replace(deletions=tuple(topic.number for topic in own))
+
+    def _lacks(self, creations: Sequence[ReplicaTopic]) -> bool:
+        """Whether it may have had one of these topics, and acknowledged what was in it: a primary
+        of the past has deleted it, and that was not committed. A topic with a number that was never
+        used here was created while this replica was away."""
+        return any(topic.number < self._store.next_number for topic in creations)
 
     def _cut(self, cuts: CutList) -> None:
         """Cuts the closed folder, and opens it again. Any thread."""
@@ -302,21 +391,8 @@ class Replica:
 
     def _carry_out(self, plan: Plan) -> None:
         # What this takes is needed at once.
-        self._store.employ(InlineWork())
-        try:
+        with self._store.at_once():
             self._logs.carry_out(plan)
-        finally:
-            self._store.employ(_Work(self._runtime))
-
-    def _damaged(self) -> dict[Owner, int]:
-        """The first damaged offset of each log that has damage."""
-        found: dict[Owner, int] = {}
-        for topic in self._store.topics:
-            for log in topic.logs:
-                firsts = [d.first for d in log.damaged if d.reason != LOST_EVERYWHERE]
-                if firsts:
-                    found[log.owner] = max(min(firsts), log.start_offset)
-        return found
 
     def apply(self, frame: Replicated) -> None:
         """Takes a frame in: its events, then its pieces. Raises if it is damaged or does not fit,
@@ -327,6 +403,7 @@ class Replica:
             fault = ProtocolError(f"The frame has epoch {frame.epoch}, not {self.epoch}.")
             self.fail(fault)
             raise fault
+        given = self._syncing.given
         try:
             if frame.events or frame.pieces:
                 # Before anything is appended: a piece that is here and can't be synced would never
@@ -336,6 +413,7 @@ class Replica:
                 self._logs.take_event(event)
             for piece in frame.pieces:
                 self._logs.take_piece(piece, self.epoch, caught_up=bool(frame.position))
+            self._logs.compactions.heard(frame)
         except FanlogError as fault:
             self.fail(fault)
             raise
@@ -346,6 +424,8 @@ class Replica:
         if self._group is not None:
             self._group.kick()
         self.beat = frame.beat
+        if not frame.pieces or self._syncing.given - given < len(frame.pieces):
+            self.unsynced_position = max(self.unsynced_position, frame.position)
         self._advance(frame.position)
 
     def fail(self, fault: FanlogError) -> None:
@@ -367,14 +447,16 @@ class Replica:
             return
         self.written = position
         if not self._syncing.wait(position):
+            self._complete = True
             self.synced = position
         self._moved()
 
     def _synced_to(self, position: int) -> None:
+        self._complete = True
         self.synced = position
         self._moved()
 
-    def _commit(self, log: PartitionLog, piece: Piece) -> None:
+    def _sync_piece(self, log: PartitionLog, piece: Piece) -> None:
         group = self._group_commit()
         self._syncing.given += 1
         group.add(log, piece, self._syncing.done)
@@ -392,8 +474,8 @@ class Replica:
 
 
 async def _outlast(ended: asyncio.Future[Exception | None]) -> None:
-    """Waits, also where the task is cancelled: a thread works in the folder, and nobody else may
-    meanwhile."""
+    """Waits, even if the task is cancelled: a thread works in the folder, and nothing else may work
+    there meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     while not ended.done():
         try:
@@ -402,6 +484,16 @@ async def _outlast(ended: asyncio.Future[Exception | None]) -> None:
             cancelled = fault
     if cancelled is not None:
         raise cancelled
+
+
+def _thinned(topics: Sequence[ReplicaTopic]) -> set[Owner]:
+    """Logs whose batches do not tell all of their producers."""
+    return {
+        Owner(topic.number, i)
+        for topic in topics
+        for i, partition in enumerate(topic.partitions)
+        if partition.start or partition.compacted_until
+    }
 
 
 def describe_topics(topics: Sequence[StoredTopic]) -> list[ReplicaTopic]:
@@ -413,7 +505,12 @@ def describe_topics(topics: Sequence[StoredTopic]) -> list[ReplicaTopic]:
             topic.settings,
             tuple(
                 ReplicaPartition(
-                    log.start_offset, log.end_offset, tuple(log.epochs), log.compacted_until
+                    log.start_offset,
+                    log.end_offset,
+                    tuple(log.epochs),
+                    log.compacted_until,
+                    log.compacted_us,
+                    log.read_until,
                 )
                 for log in topic.logs
             ),

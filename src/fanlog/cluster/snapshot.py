@@ -29,7 +29,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return next((node for node in self.nodes if node.incarnation == incarnation), None)
 
     def is_replaced(self, incarnation: str) -> bool:
-        """Whether the node was started again without its place: it never comes back as this."""
+        """Whether the node runs as a new incarnation: it never comes back as this one."""
         node = node_of(incarnation)
         return any(n.node == node and n.incarnation != incarnation for n in self.nodes)
 

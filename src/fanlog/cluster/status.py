@@ -64,7 +64,7 @@ def _member(name: str, record: ShardRecord, alive: NodeRecord | None, asked: str
         )
     remarks += [one for one in (alive.problem, alive.unfit) if one]
     if in_sync and alive.incarnation not in record.in_sync:
-        remarks.append("started again without its place; it is catching up")
+        remarks.append("runs as a new incarnation; it is catching up")
     return ClusterMember(
         node=name,
         role=role,

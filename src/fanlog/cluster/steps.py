@@ -17,7 +17,7 @@ class NewCluster(msgspec.Struct, frozen=True):
 
 
 class CreateRecord(msgspec.Struct, frozen=True):
-    """Mark the folder as whole, durably; then store the shard's first record."""
+    """Note this node's incarnation durably; then store the shard's first record."""
 
     record: ShardRecord
 
@@ -108,7 +108,7 @@ class StepDown(msgspec.Struct, frozen=True):
 
 
 class NoChange(msgspec.Struct, frozen=True):
-    """Go on. The reason is for status pages: empty, or what should change and can't."""
+    """Continue. The reason is for status pages: empty, or what should change and can't."""
 
     reason: str = ""
 

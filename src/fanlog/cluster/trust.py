@@ -8,6 +8,8 @@
 |                     | anything else: etcd has gone back            | stop                 |
 | another one         | same content                                 | hold: change nothing |
 |                     | anything else                                | stop                 |
+| any                 | a reign that an operator began, of an epoch  | stop                 |
+|                     | that it has seen, but without that reign     |                      |
 | any                 | a reign above what it has seen, which an     | act                  |
 |                     | operator began knowing what may be lost      |                      |
 
@@ -24,6 +26,9 @@ from fanlog.cluster.records import SeenRecord
 OPERATOR = (
     "Look at all nodes, then choose the one to continue with (docs/cluster.md, Restored etcd)."
 )
+EMPTY_IT = (
+    "If nothing in it is needed, begin with an empty folder (docs/cluster.md, Restored etcd)."
+)
 
 
 class Act(NamedTuple):
@@ -31,7 +36,7 @@ class Act(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Go on, but change nothing: neither promote nor swap."""
+    """Continue, but change nothing: neither promote nor swap."""
 
     reason: str
 
@@ -54,20 +59,31 @@ def trust(seen: SeenRecord | None, seen_etcd: str, now: SeenRecord | None, etcd:
         )
     if now.record.forced_epoch > seen.record.epoch and now.record.epoch >= now.record.forced_epoch:
         return Act()
-    same = now.record == seen.record
-    if seen_etcd and etcd != seen_etcd:
-        if same:
-            return Hold(f"This is another etcd ({etcd}) than before ({seen_etcd}). {OPERATOR}")
+    if seen.record.forced_epoch < now.record.forced_epoch:
         return Distrust(
-            f"This is another etcd ({etcd}) than before ({seen_etcd}), and it has another record "
-            f"of this cluster: epoch {now.record.epoch}, not {seen.record.epoch}. {OPERATOR}"
+            f"An operator began the reign of epoch {now.record.forced_epoch} without this node, "
+            f"which has seen epoch {seen.record.epoch} of another reign. What it has since is not "
+            f"part of the cluster. {EMPTY_IT}"
+        )
+    if seen_etcd and etcd != seen_etcd:
+        return _of_another_etcd(
+            seen, now, f"This is another etcd ({etcd}) than before ({seen_etcd})"
         )
     if now.revision > seen.revision and now.record.epoch >= seen.record.epoch:
         return Act()
-    if now.revision == seen.revision and same:
+    if now == seen:
         return Act()
     return Distrust(
         f"etcd has gone back: its record is of epoch {now.record.epoch}, revision {now.revision}; "
         f"this node has seen epoch {seen.record.epoch}, revision {seen.revision}. Was it restored "
         f"from a backup? {OPERATOR}"
+    )
+
+
+def _of_another_etcd(seen: SeenRecord, now: SeenRecord, another: str) -> Hold | Distrust:
+    if now.record == seen.record:
+        return Hold(f"{another}. {OPERATOR}")
+    return Distrust(
+        f"{another}, and it has another record of this cluster: epoch {now.record.epoch}, not "
+        f"{seen.record.epoch}. {OPERATOR}"
     )

@@ -23,6 +23,8 @@ class Folder(StrEnum):
     EMPTY = "empty"
     # Data without a mark: a single node's folder.
     UNMARKED = "unmarked"
+    # A single node's folder that may have begun the cluster: etcd's record says whether it has.
+    ADOPTING = "adopting"
     # Everything up to some point of the cluster's history, and nothing else.
     WHOLE = "whole"
     # Half copied, or the mark was damaged.
@@ -84,8 +86,9 @@ class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected follower, as its primary sees it. `level`: it has all partitions, its mark says
-    that it is whole, and each turn is sent to it. `acked_at` is when it last got further."""
+    """A connected follower, as its primary sees it. `level`: everything before this was sent to it,
+    and each turn is. `acked` is what it has acknowledged on this connection. It acknowledges
+    nothing before its mark says that its copy is whole. `acked_at` is when it last got further."""
 
     incarnation: str
     level: bool = False
@@ -130,6 +133,8 @@ class PrimaryView(msgspec.Struct, frozen=True, kw_only=True):
     log_fault: str = ""
     # What operators asked for: a node that shall be primary, and nodes that shall leave.
     move_to: str = ""
+    # They drain or leave; of these, those that leave the cluster.
     leaving: frozenset[str] = frozenset()
+    parting: frozenset[str] = frozenset()
     # Why it should hand over: it drains, or its disk is full.
     unfit: str = ""

@@ -24,6 +24,7 @@ from fanlog.broker.ports import Origin, Reader
 from fanlog.broker.state.ledger import Done
 from fanlog.config import LogOptions
 from fanlog.edge.mirror import Mirror
+from fanlog.edge.own_copy import CopiedBlock, OwnCopy
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import BrokerStatus, Joined, Subscribe
 from fanlog.model import Start
@@ -130,6 +131,8 @@ class EdgeCore(BrokerCore):
         self.publisher: Callable[[bytes, int, Origin], int] | None = None
         # Why upstream can't be reached; empty if it can.
         self.problem = ""
+        # What this process has of upstream's topics in files of its own, if it has any.
+        self.own_copy: OwnCopy | None = None
 
     def _make_reading(self, options: LogOptions) -> Reading:
         return MirrorReading(self, self._loader, options, self._runtime)
@@ -151,6 +154,23 @@ class EdgeCore(BrokerCore):
         """Represents the bus from now on, since its last start."""
         self._store.epoch = epoch
         self.release = release
+
+    def copy_with(self, number: int, partition: int, offset: int) -> OwnCopy | None:
+        """The own copy, if it has the record at an offset."""
+        copy = self.own_copy
+        if copy is None or not copy.has(
+            number, partition, offset, epoch=self.epoch, upstream_away=bool(self.problem)
+        ):
+            return None
+        return copy
+
+    async def read_own(self, topic: str, partition: int, offset: int) -> CopiedBlock | None:
+        """Batches from an offset on, if the own copy has them."""
+        number = None if self.own_copy is None else self.own_copy.maybe_number(topic)
+        copy = None if number is None else self.copy_with(number, partition, offset)
+        if copy is None or number is None:
+            return None
+        return await copy.read(number, partition, offset, 0)
 
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         """Sends batches upstream unchanged."""

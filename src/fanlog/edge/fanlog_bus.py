@@ -5,14 +5,35 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fanlog.broker.broker_core import BrokerCore
+from fanlog.client.link import Dial
 from fanlog.client.once import OncePublisher
 from fanlog.client.signals import Signals
+from fanlog.config import ClientOptions
+from fanlog.edge.client import EdgeClient
+from fanlog.edge.fanlog_upstream import FanlogUpstream
 from fanlog.listeners.web.local_bus import LocalBus
 
-if TYPE_CHECKING:
-    from fanlog.edge.node import FanlogEdge
+
+class FanlogEdgePorts(Protocol):
+    """The edge of a Fanlog broker, as far as its bus needs it."""
+
+    @property
+    def core(self) -> BrokerCore: ...
+    @property
+    def client(self) -> EdgeClient: ...
+    @property
+    def upstream(self) -> FanlogUpstream: ...
+    @property
+    def up(self) -> bool: ...
+    @property
+    def on_state(self) -> list[Callable[[bool], None]]: ...
+    @property
+    def dial_beside(self) -> Dial: ...
+    @property
+    def client_options(self) -> ClientOptions: ...
 
 
 class FanlogBus(LocalBus):
@@ -20,7 +41,7 @@ class FanlogBus(LocalBus):
 
     is_broker = False
 
-    def __init__(self, node: FanlogEdge) -> None:
+    def __init__(self, node: FanlogEdgePorts) -> None:
         self.process = secrets.token_hex(8)
         self.core = node.core
         self.up = node.up
@@ -28,7 +49,7 @@ class FanlogBus(LocalBus):
         self.client = node.client
         self._upstream = node.upstream
         self._signals = Signals(node.client)
-        self._once = OncePublisher(node.dial, node.client_options)
+        self._once = OncePublisher(node.dial_beside, node.client_options)
         node.on_state.append(self._changed)
 
     async def open(self) -> None:

@@ -28,7 +28,7 @@ from fanlog.errors import (
     TopicNotFoundError,
 )
 from fanlog.format import messages
-from fanlog.format.batch import check_batch
+from fanlog.format.batch import check_batch, split_batches
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.log.partition import Block
 from fanlog.model import Start
@@ -116,7 +116,7 @@ class FanlogUpstream:
         try:
             topics = await self._client.topics(feeder.target)
         except FanlogError as fault:
-            logger.info("what is gone of %s is not known yet: %s", feeder.target, fault)
+            logger.info("the deleted topics of %s are not known yet: %s", feeder.target, fault)
             return
         if self._core.mirror.connection is connection:
             self._core.mirror.missing(feeder, (topic.name for topic in topics))
@@ -176,6 +176,9 @@ class FanlogUpstream:
         if start.kind == "offset":
             await self._reach(partition, start.value)
             return start.value
+        found_here = await self._find_here(partition, start)
+        if found_here is not None:
+            return min(found_here, partition.visible_end)
         try:
             found = await self._ask_offsets(partition, start)
         except LinkError:
@@ -186,6 +189,20 @@ class FanlogUpstream:
         if start.kind == "earliest":
             log.begins_at = max(log.begins_at, offset)
         return min(offset, partition.visible_end)
+
+    async def _find_here(self, partition: Partition, start: Start) -> int | None:
+        """Where a start lies, if the own copy can tell."""
+        copy, number = self._core.own_copy, partition.topic.number
+        if copy is None or start.kind not in ("earliest", "time"):
+            return None
+        first = copy.start_of(number, partition.index)
+        if self._core.copy_with(number, partition.index, first) is None:
+            return None
+        log = mirror_log(partition)
+        log.begins_at = max(log.begins_at, first)
+        if start.kind == "earliest":
+            return log.begins_at
+        return await copy.offset_at(number, partition.index, start.value)
 
     async def _ask_offsets(self, partition: Partition, start: Start) -> dict[int, int]:
         return await self._client.find_offsets(partition.topic.name, start)
@@ -199,11 +216,27 @@ class FanlogUpstream:
         readers stay. The answer is passed on."""
 
         async def read() -> None:
-            async with self._fetches:
-                result = await self._fetch(partition, offset, max(bytes_wanted, _BLOCK_BYTES))
+            result = await self._read_here(partition, offset, bytes_wanted)
+            if result is None:
+                async with self._fetches:
+                    result = await self._fetch(partition, offset, max(bytes_wanted, _BLOCK_BYTES))
             done(result)
 
         self._in_task(read())
+
+    async def _read_here(
+        self, partition: Partition, offset: int, bytes_wanted: int
+    ) -> Block | None:
+        number = partition.topic.number
+        copy = self._core.copy_with(number, partition.index, offset)
+        if copy is None or partition.topic.deleted:
+            return None
+        found = await copy.read(number, partition.index, offset, bytes_wanted)
+        if found is None:
+            return None
+        log = mirror_log(partition)
+        log.begins_at = max(log.begins_at, found.start_offset)
+        return _before(found.block, partition.visible_end)
 
     async def _fetch(self, partition: Partition, offset: int, size: int) -> Block | Exception:
         wanted = messages.Fetch(partition.topic.number, partition.index, offset, bytes_max=size)
@@ -217,7 +250,7 @@ class FanlogUpstream:
             except ClosedError as fault:
                 return fault
             except (LinkError, RequestTimeoutError) as fault:
-                logger.info("history of %s is asked for again: %s", partition.name, fault)
+                logger.info("history of %s is requested again: %s", partition.name, fault)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             except OffsetOutOfRangeError as fault:
@@ -270,6 +303,18 @@ class FanlogUpstream:
         await self._references.close()
         for task in list(self._tasks):
             task.cancel()
+
+
+def _before(block: Block, end: int) -> Block | None:
+    """The batches of a block that begin before `end`: later ones come by themselves."""
+    if block.next_offset <= end:
+        return block
+    at, next_offset = 0, -1
+    for begin, header in split_batches(block.data):
+        if header.base_offset >= end:
+            break
+        at, next_offset = begin + header.length, header.next_offset
+    return Block(block.data[:at], block.base_offset, next_offset) if at else None
 
 
 def _maybe_block(payload: bytes, partition: Partition) -> Block | None:

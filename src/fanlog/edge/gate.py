@@ -132,8 +132,8 @@ class EdgeGate:
         """Asks upstream whether anything has changed; True if connections must be checked again.
         While upstream is away, nothing changes."""
         try:
-            told = await self._ask(Vouch())
-            if told.version == self._version and told.guarded == self._guarded:
+            current = await self._ask(Vouch())
+            if current.version == self._version and current.guarded == self._guarded:
                 return False
             accounts = [account for account, now in self._accounts.items() if now is not None]
             renewed: dict[Account, Account | None] = {}
@@ -144,9 +144,9 @@ class EdgeGate:
         except (FanlogError, ValueError) as fault:
             logger.debug("upstream does not say whether accounts have changed: %s", fault)
             return False
-        self._guarded = told.guarded
+        self._guarded = current.guarded
         # Only now: a check that failed half-way is repeated.
-        self._version = told.version
+        self._version = current.version
         self._logins.clear()
         self._decisions.forget()
         for account, now in renewed.items():

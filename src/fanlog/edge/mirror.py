@@ -2,17 +2,21 @@
 
 Law: numbers, offsets and epochs are the bus's, so that a position means the same on every edge.
 Batches go in as they come, and become visible through the broker's own turn. A mirror may jump
-ahead: the bus supplies the skipped batches to its readers (`EdgeCore.find_offset`, `BlockSource`).
+ahead: the bus supplies the skipped batches to its readers (`MirrorReading`, `BlockSource`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
+from fanlog.broker.messages.catalog import Catalog
+from fanlog.broker.messages.fanout import FanOut
+from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.turns import Turns
 from fanlog.format.header import BatchHeader
 from fanlog.format.messages import Joined, Position
 from fanlog.log.epochs import Epochs, EpochStart, parted_at
@@ -21,8 +25,20 @@ from fanlog.log.opening import StoredTopic
 from fanlog.log.scan import Owner
 from fanlog.model import Durability, PartitionInfo, TopicInfo
 
-if TYPE_CHECKING:
-    from fanlog.edge.core import EdgeCore
+
+class MirrorPorts(Protocol):
+    """The core of an edge, as far as its mirror needs it."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def fan_out(self) -> FanOut: ...
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+    def forget_tail(self, partition: Partition) -> None: ...
+    def forget_partition(self, partition: Partition) -> None: ...
 
 
 class Mirrored:
@@ -43,7 +59,7 @@ class Mirrored:
 class Mirror:
     """All mirrored topics of an edge."""
 
-    def __init__(self, core: EdgeCore) -> None:
+    def __init__(self, core: MirrorPorts) -> None:
         self._core = core
         self._by_name: dict[str, Mirrored] = {}
         self._by_number: dict[int, Mirrored] = {}
@@ -122,11 +138,11 @@ class Mirror:
         topic, stored = known.topic, known.topic.stored
         known.epoch = epoch
         topic.settings = stored.settings = info.settings
-        for partition, told in zip(topic.partitions, info.partitions, strict=False):
+        for partition, reported in zip(topic.partitions, info.partitions, strict=False):
             log = mirror_log(partition)
             log.settings = info.settings
-            log.begins_at = max(log.begins_at, told.start_offset)
-            log.learn_epochs(_epochs(told))
+            log.begins_at = max(log.begins_at, reported.start_offset)
+            log.learn_epochs(_epochs(reported))
         more = info.partitions[len(topic.partitions) :]
         if more:
             # Earlier messages come first.
@@ -223,7 +239,7 @@ class Mirror:
         core.turns.end()
         before = partition.visible_end
         core.forget_tail(partition)
-        mirror_log(partition).place(offset)
+        mirror_log(partition).start_at(offset)
         partition.next_offset = partition.visible_end = offset
         core.fan_out.show(partition, before)
 
@@ -242,7 +258,7 @@ class Mirror:
         before = partition.visible_end
         core.forget_tail(partition)
         log = mirror_log(partition)
-        log.place(header.base_offset)
+        log.start_at(header.base_offset)
         log.append(data, header.next_offset, header.append_time_us, header.append_time_us)
         core.turns.count_tail(partition, len(data))
         partition.next_offset = partition.visible_end = header.next_offset
@@ -266,14 +282,14 @@ def _is_continued(known: Mirrored, epoch: int, info: TopicInfo) -> bool:
     if info.settings.level is Durability.MEMORY:
         return not any(p.next_offset for p in partitions)
     return all(
-        partition.next_offset <= _known_until(told, known.epoch)
-        for partition, told in zip(partitions, info.partitions, strict=False)
+        partition.next_offset <= _known_until(reported, known.epoch)
+        for partition, reported in zip(partitions, info.partitions, strict=False)
     )
 
 
-def _known_until(told: PartitionInfo, epoch: int) -> int:
-    parted = parted_at(_epochs(told), epoch)
-    return told.visible_end if parted is None else min(parted, told.visible_end)
+def _known_until(reported: PartitionInfo, epoch: int) -> int:
+    parted = parted_at(_epochs(reported), epoch)
+    return reported.visible_end if parted is None else min(parted, reported.visible_end)
 
 
 def _log(info: TopicInfo, partition: PartitionInfo, starts: dict[int, int]) -> MirrorLog:

@@ -4,26 +4,25 @@ frame by frame, over their own connections to upstream."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.client.core.handshake import hello
+from fanlog.broker.messages.reading import batches_within
 from fanlog.config import ListenerOptions
 from fanlog.edge.gate import EdgeGate
+from fanlog.edge.native_relay import NativeRelay
 from fanlog.edge.reach import UpstreamReach
-from fanlog.errors import ConnectError, ConnectionLostError, FanlogError, FormatError
+from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
     PREFIX,
     PREFIX_BYTES,
-    FrameCutter,
     FrameKind,
-    feed_frame,
+    fetched_head,
     frame,
     message_frame,
     read_frame_header,
@@ -40,12 +39,8 @@ from fanlog.listeners.socket_connection import SocketConnection
 if TYPE_CHECKING:
     from fanlog.broker.ports import SendBuffer
     from fanlog.edge.core import EdgeCore
+    from fanlog.edge.own_copy import OwnCopy
 
-logger = logging.getLogger("fanlog.edge")
-
-# Bytes that wait for upstream to take them, of one peer.
-_WAITING_BYTES_MAX = 1 << 20
-_CONNECT_SECONDS = 10.0
 # Requests that an edge answers itself.
 _LOCAL = frozenset(
     {
@@ -60,138 +55,6 @@ _LOCAL = frozenset(
 )
 # Frames about a subscription of the peer, by its number.
 _NUMBERED = frozenset({FrameKind.UNSUBSCRIBE, FrameKind.CREDIT})
-
-
-def _is_ours(kind: int, request: int) -> bool:
-    """Whether the frame answers a request of the edge itself: a ping, or a new login."""
-    return kind in (FrameKind.PONG, FrameKind.OK) and not request
-
-
-class NativeRelay(asyncio.Protocol):
-    """One peer's connection to upstream: frames go both ways as they are."""
-
-    def __init__(self, session: EdgeSession, reach: UpstreamReach) -> None:
-        self._session = session
-        self._reach = reach
-        self._cutter = FrameCutter(1 << 31)
-        self._transport: asyncio.Transport | None = None
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._greeted = False
-        self._closed = False
-        self._feed = 0
-        self._timer = asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._too_late)
-        self._connecting = asyncio.create_task(self._connect())
-
-    async def _connect(self) -> None:
-        try:
-            await self._session.check_login()
-            await self._reach.open(lambda: self, self._session.permit.who.address)
-        except FanlogError as fault:
-            self._fail(fault)
-
-    def _too_late(self) -> None:
-        if not self._greeted:
-            self._fail(
-                ConnectError(
-                    f"The edge's upstream {self._reach.name} did not answer within "
-                    f"{_CONNECT_SECONDS:.0f} s. Try again when it runs."
-                )
-            )
-
-    # To upstream
-
-    def send(self, data: bytes) -> None:
-        if self._closed:
-            return
-        if self._transport is None or not self._greeted:
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            if self._waiting_bytes > _WAITING_BYTES_MAX:
-                self._session.hold_up()
-        else:
-            self._transport.write(data)
-
-    def pause_writing(self) -> None:
-        self._session.hold_up()
-
-    def resume_writing(self) -> None:
-        self._session.relieve()
-
-    # From upstream
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is no `asyncio.Transport` by its class.
-        self._transport = cast("asyncio.Transport", transport)
-        transport = self._transport
-        if self._closed:
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=_WAITING_BYTES_MAX)
-        transport.write(hello(self._session.client, self._session.shown))
-
-    def data_received(self, data: bytes) -> None:
-        out: list[SendBuffer] = []
-        batches = False
-        try:
-            for kind, buffer, at, end in self._cutter.cut(data):
-                if kind == KIND_BATCH:
-                    if not batches:
-                        # Whatever the peer was last sent, these are of another subscription.
-                        out.append(feed_frame(self._feed))
-                        batches = True
-                    out.append(buffer[at:end])
-                    continue
-                header = read_frame_header(buffer, at)
-                if kind == FrameKind.FEED:
-                    self._feed = header.aux
-                    batches = False
-                elif kind == FrameKind.WELCOME:
-                    self._welcomed()
-                elif not _is_ours(kind, header.request):
-                    out.append(buffer[at:end])
-        except FormatError as fault:
-            self._fail(ConnectionLostError(f"The edge's upstream sent damaged bytes: {fault}"))
-            return
-        if out:
-            self._session.pass_back(out)
-
-    def _welcomed(self) -> None:
-        self._greeted = True
-        self._timer.cancel()
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if self._transport is not None:
-            self._transport.write(b"".join(waiting))
-        self._session.relieve()
-
-    def pause_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        because = f": {exc}" if exc else "."
-        self._fail(ConnectionLostError(f"The edge lost its upstream {self._reach.name}{because}"))
-
-    def _fail(self, error: FanlogError) -> None:
-        if not self._closed:
-            self.close()
-            self._session.lost_upstream(error)
-
-    def close(self, *, goodbye: bool = False) -> None:
-        """`goodbye` tells upstream that the peer does not come back."""
-        if self._closed:
-            return
-        self._closed = True
-        self._timer.cancel()
-        self._connecting.cancel()
-        if self._transport is not None:
-            if goodbye:
-                self._transport.write(frame(FrameKind.GOODBYE))
-            self._transport.close()
 
 
 class EdgeSession(NativeSession):
@@ -220,6 +83,8 @@ class EdgeSession(NativeSession):
         if not self.greeted():
             payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
             self.shown = decode(messages.Hello, payload).login
+        if self.greeted() and kind == FrameKind.FETCH and self._fetch_here(data[at:end]):
+            return
         if not self.greeted() or self._is_local(kind, data, at, end):
             if kind == FrameKind.GOODBYE:
                 self._said_goodbye = True
@@ -228,6 +93,64 @@ class EdgeSession(NativeSession):
             super()._control(kind, data, at, end)
         else:
             self._pass_on(data[at:end])
+
+    # History that is in files of this process
+
+    def _fetch_here(self, asked: bytes) -> bool:
+        """Answers a FETCH from the own copy. False if upstream has to answer."""
+        if self._core.own_copy is None:
+            return False
+        wanted = decode(messages.Fetch, memoryview(asked)[FRAME_HEADER_BYTES:])
+        copy = self._core.copy_with(wanted.number, wanted.partition, wanted.offset)
+        name = None if copy is None else copy.maybe_name(wanted.number)
+        if copy is None or name is None or self.permit.may_fetch(name) is not None:
+            return False
+        self._asked = FrameKind.FETCH
+        request = read_frame_header(asked, 0).request
+        self.later(request, self._fetching(copy, request, wanted, asked))
+        return True
+
+    async def _fetching(
+        self, copy: OwnCopy, request: int, wanted: messages.Fetch, asked: bytes
+    ) -> None:
+        size = max(1, min(wanted.bytes_max, self.options.fetch_bytes_max))
+        await self._fetch_room(size)
+        sent = 0
+        try:
+            found = await copy.read(wanted.number, wanted.partition, wanted.offset, size)
+            if found is None:
+                self._pass_on(asked)
+                return
+            data = batches_within(found.block.data, size)
+            sent = len(data)
+            self._core.fetched_bytes += sent
+            head = fetched_head(request, sent, found.visible_end, found.start_offset)
+            self.outlet.respond([head, data])
+        finally:
+            self._core.fetch_memory.end(self.outlet, size, sent)
+
+    async def _fetch_room(self, size: int) -> None:
+        """Waits until there is memory for an answer."""
+        memory = self._core.fetch_memory
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> None:
+            if room.done():
+                memory.end(self.outlet, size, 0)
+            else:
+                room.set_result(None)
+
+        memory.begin(self.outlet, size, begin)
+        try:
+            await room
+        except asyncio.CancelledError:
+            if not room.cancelled():
+                memory.end(self.outlet, size, 0)
+            raise
+
+    @property
+    def address(self) -> str:
+        return self.permit.who.address
 
     async def check_login(self) -> None:
         """Asks upstream whether the peer's credentials are still valid, before they are used there:

@@ -84,7 +84,7 @@ class NatsHistory:
                 return found, not found[-1].metadata.num_pending
             info = await self._line.ask(puller.consumer_info())
             if info.num_pending or (info.delivered is not None and info.delivered.consumer_seq):
-                raise ConnectionLostError("NATS did not send in time what it has.")
+                raise ConnectionLostError("NATS did not send its stored messages in time.")
             return [], True
         except (NatsError, OSError) as fault:
             raise ConnectionLostError(f"NATS did not answer: {fault!r}.") from fault

@@ -12,7 +12,7 @@ from fanlog.edge.envelopes import Body
 from fanlog.errors import InvalidArgumentError, InvalidNameError
 from fanlog.format.batch import Batch
 from fanlog.format.header import read_header
-from fanlog.format.sparse import placed, placeholder
+from fanlog.format.sparse import at_offset, placeholder
 from fanlog.listeners.web.ports import MessageToPublish
 
 # Messages between edges: presence, and which clients to disconnect.
@@ -45,8 +45,8 @@ def headers_of(message: MessageToPublish) -> dict[str, str] | None:
 
 
 def _check_header(name: str) -> str:
-    """The name, if it can be a header, and is not one with which NATS is told what to do: a reader
-    could empty a stream with it."""
+    """The name, if it can be a header and is not a command to NATS: with one of those a reader
+    could empty a stream."""
     if name.lower().startswith(_RESERVED):
         raise InvalidArgumentError(
             f"The header {name!r} belongs to NATS or to the edges: choose another name."
@@ -95,7 +95,7 @@ def begun_at(batch: bytes, base_offset: int) -> bytes:
     header = read_header(batch)
     if base_offset == header.base_offset:
         return batch
-    return placed(Batch(batch), base_offset)
+    return at_offset(Batch(batch), base_offset)
 
 
 def nothing(batch: bytes, base_offset: int, next_offset: int) -> bytes:

@@ -45,11 +45,8 @@ from fanlog.model import DurabilityName, EpochInfo, PartitionInfo, Start, TopicI
 
 logger = logging.getLogger("fanlog.edge")
 
-_MESSAGES_A_READ = 500
 _PAUSE_SECONDS = 0.2
-_ANSWER_SECONDS = 10.0
 _LEVEL_SECONDS = 2.0
-_RECONNECT_SECONDS = 0.25
 
 
 class _Feed:

@@ -14,9 +14,9 @@ from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.ports import Authority, Gate
-from fanlog.client.address import parse_url
-from fanlog.client.aio import Client
+from fanlog.client.address import parse_urls
 from fanlog.config import ClientOptions, Config, EdgeOptions
+from fanlog.edge.client import EdgeClient
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
 from fanlog.edge.gate import EdgeGate
@@ -42,8 +42,11 @@ logger = logging.getLogger("fanlog.edge")
 
 # Upstream may be started long after its edges.
 _FOR_EVER_SECONDS = 10 * 365 * 86_400.0
-# How often upstream is asked whether keys, users or rules have changed.
+# How often the edge asks upstream whether keys, users or rules have changed.
 _LOOK_SECONDS = 0.5
+# With several addresses there is another node to go to. A machine that lost power says nothing, and
+# all clients of the edge wait until the edge notices.
+_PING_SECONDS = 2.0
 CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max_seconds=2.0)
 
 
@@ -131,6 +134,11 @@ class EdgeNode(Node):
         self.listeners.append(listener)
         return listener
 
+    def show_upstream(self, address: str) -> None:
+        """Says to people that upstream has another address."""
+        self.address = address
+        self.core.metrics.upstream = address
+
     def tell(self, up: bool) -> None:
         """Upstream is lost, or back."""
         for hear in list(self.on_state):
@@ -153,20 +161,24 @@ class FanlogEdge(EdgeNode):
     ) -> None:
         """`reach`: the way to its upstream, where that has no address."""
         if reach is None:
+            addresses = parse_urls(upstream)
             client_options = msgspec.structs.replace(client_options, **tls_options(config.edge))
-            reach = TcpReach(parse_url(upstream), client_options)
+            if len(addresses) > 1:
+                client_options = msgspec.structs.replace(client_options, ping_seconds=_PING_SECONDS)
+            reach = TcpReach(addresses, client_options)
         runtime = runtime or LoopRuntime()
         gate = self._edge_gate = EdgeGate(
             self._vouch, runtime.now_us, user_topic=config.web.user_topic
         )
         super().__init__(reach.url, config, runtime=runtime, authority=gate, gate=gate)
-        self.dial = reach.dial
+        self.dial_beside = reach.dial_beside
         self.reach = reach
         self.client_options = client_options
-        self.client = Client(self.dial, client_options)
+        self.client = EdgeClient(reach.dial, client_options)
         self.upstream: FanlogUpstream
 
     def make_upstream(self, core: EdgeCore) -> Upstream:
+        self.client.read_own = core.read_own
         self.upstream = FanlogUpstream(core, self.client, self._config.edge)
         return self.upstream
 

@@ -48,8 +48,8 @@ def _tls_arguments(options: EdgeOptions) -> dict[str, Any]:
 
 
 class RedisConnections:
-    """`on_fresh` runs on each new connection before anything is heard, and `on_back` when all is
-    subscribed to again, before it counts as `up`."""
+    """`on_fresh` runs on each new connection before it receives anything, and `on_back` when
+    everything is subscribed to again, before the connection counts as `up`."""
 
     def __init__(
         self,

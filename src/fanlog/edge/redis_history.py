@@ -56,7 +56,7 @@ class RedisHistory:
             except FanlogError as fault:
                 if partition.topic.deleted:
                     return fault
-                logger.info("history of %s is asked for again: %s", partition.name, fault)
+                logger.info("history of %s is requested again: %s", partition.name, fault)
                 await asyncio.sleep(_PAUSE_SECONDS)
         log = mirror_log(partition)
         first = int(entries[0][0].split(b"-")[0]) - 1 if entries else partition.visible_end

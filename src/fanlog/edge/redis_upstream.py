@@ -162,7 +162,7 @@ class RedisUpstream:
         return found + [target for target in self._patterns if fits(name, target.name)]
 
     def _fresh(self) -> None:
-        """A new connection, on which nothing was heard yet."""
+        """A new connection that has received nothing yet."""
         self._orders.clear()
 
     async def _back(self) -> None:
@@ -461,7 +461,7 @@ def _keys(name: str) -> list[str]:
 
 
 def _channels(target: TopicReference) -> tuple[list[bytes], list[bytes]]:
-    """Channels and patterns that a target is heard on."""
+    """The channels and patterns of a target."""
     both = [source for live in (False, True) if (source := _name_of(target, live=live))]
     return ([], both) if target.wildcard else (both, [])
 

@@ -37,7 +37,7 @@ class _Followed:
 
 
 class References:
-    """`begin` brings a target, and `end` lets it go."""
+    """`begin` follows a target, and `end` stops following it."""
 
     def __init__(
         self,

@@ -22,13 +22,15 @@ def make_edge(url: str, config: Config, credentials: Mapping[str, str] | None = 
     """The edge for an upstream's address, not started yet. `credentials` are client options: the
     edge's login at a Fanlog broker, if neither the settings nor the address have one."""
     given = url if "://" in url else f"fanlog://{url}"
+    scheme = given.partition("://")[0].lower()
+    if scheme in ("fanlog", "fanlogs"):
+        # It may name several nodes.
+        return _fanlog_edge(given, config, credentials or {})
     try:
-        scheme = urlsplit(given).scheme
+        urlsplit(given)
     except ValueError as fault:
         raise InvalidArgumentError(f"{url!r} is not an address: {fault}. {_WRITE_IT}") from fault
     match scheme:
-        case "fanlog" | "fanlogs":
-            return _fanlog_edge(given, config, credentials or {})
         case "redis" | "rediss":
             return _redis_edge(given, config)
         case "nats" | "tls":

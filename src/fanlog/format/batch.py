@@ -126,8 +126,8 @@ def assign(
 
 
 class Batch:
-    """A stamped batch, decoded as far as it is asked for, and never past `limits`. A producer may
-    have put anything under its checksums: whatever decodes raises `UnreadableError`.
+    """A stamped batch. It decodes the columns that are used, and never past `limits`. A producer
+    may have put anything under its checksums: whatever decodes raises `UnreadableError`.
 
     >>> data = encode_batch([b"a", b"bc"])
     >>> Batch(data).values

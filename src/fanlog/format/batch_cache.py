@@ -27,20 +27,20 @@ class BatchCache(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def get(self, place: BatchKey) -> T | None:
+    def get(self, key: BatchKey) -> T | None:
         """The cached batch, which becomes the most recently used."""
-        found = self._items.get(place)
+        found = self._items.get(key)
         if found is None:
             return None
-        self._items.move_to_end(place)
+        self._items.move_to_end(key)
         return found[0]
 
-    def put(self, place: BatchKey, item: T, size: int) -> None:
+    def put(self, key: BatchKey, item: T, size: int) -> None:
         """Puts a batch of `size` bytes onto the cache. Those used longest ago make room."""
-        before = self._items.pop(place, None)
+        before = self._items.pop(key, None)
         if before is not None:
             self._bytes -= before[1]
-        self._items[place] = item, size
+        self._items[key] = item, size
         self._bytes += size
         while len(self._items) > BATCHES_MAX or (self._bytes > BYTES_MAX and len(self._items) > 1):
             _, (_, gone) = self._items.popitem(last=False)

@@ -2,7 +2,7 @@
 
 | part         | there when            | bytes                                                     |
 | ------------ | --------------------- | --------------------------------------------------------- |
-| places       | flag SPARSE           | uint64 span, int32 delta[n]; never compressed             |
+| deltas       | flag SPARSE           | uint64 span, int32 delta[n]; never compressed             |
 | time range   | flag EVENT_TIMES      | int64 earliest, int64 latest; never compressed            |
 | sizes        | codec is not none     | uint32 unpacked, uint32 packed bytes of what follows      |
 | values       | always                | [validity] int32 offsets[n+1], data                       |
@@ -58,7 +58,10 @@ def padding(size: int) -> bytes:
 
 
 def _ints(typecode: str, numbers: Sequence[int]) -> bytes:
-    column = array(typecode, numbers)
+    return _little_endian(array(typecode, numbers))
+
+
+def _little_endian(column: array[int]) -> bytes:
     if _SWAP:
         column.byteswap()
     return column.tobytes()
@@ -75,11 +78,16 @@ def _bitmap(items: Sequence[bytes | None]) -> bytes:
 def _binary_column(parts: list[bytes], items: Sequence[bytes]) -> None:
     """Appends offsets and data, each padded."""
     try:
-        offsets = _ints("i", list(accumulate(map(len, items), initial=0)))
+        offsets = array("i", list(accumulate(map(len, items), initial=0)))
     except OverflowError:
         raise FormatError("A column of a batch can't hold 2 GiB or more.") from None
-    data = b"".join(items)
-    parts += (offsets, padding(len(offsets)), data, padding(len(data)))
+    parts += pack_binary(offsets, b"".join(items))
+
+
+def pack_binary(offsets: array[int], data: bytes) -> tuple[bytes, ...]:
+    """A column without nulls: offsets and data, each padded. The offsets are not used any more."""
+    packed = _little_endian(offsets)
+    return packed, padding(len(packed)), data, padding(len(data))
 
 
 def _nullable_column(parts: list[bytes], items: Sequence[bytes | None]) -> bool:
@@ -168,25 +176,25 @@ def _pack(
     return Packed(codec, flags, b"".join(front + parts))
 
 
-def pack_places(span: int, deltas: Sequence[int]) -> bytes:
+def pack_offsets(span: int, deltas: Sequence[int]) -> bytes:
     """The first part of a sparse batch's body."""
     return SPAN.pack(span) + _ints("i", deltas) + padding(4 * len(deltas))
 
 
-def places_bytes(flags: int, count: int) -> int:
-    """How much of a body the records' places take: nothing where they are dense."""
+def offsets_bytes(flags: int, count: int) -> int:
+    """How much of a body the offsets of the records take: nothing in a dense batch."""
     return SPAN.size + -(-4 * count // 8) * 8 if flags & SPARSE else 0
 
 
 def read_deltas(body: memoryview, span: int, count: int) -> list[int]:
-    """The records' places in a sparse batch, checked: rising, and within the span."""
+    """The deltas of a sparse batch's records, checked: rising, and within the span."""
     column = array("i")
     column.frombytes(body[SPAN.size : SPAN.size + 4 * count])
     if _SWAP:
         column.byteswap()
     deltas = column.tolist()
     if len(deltas) != count:
-        raise FormatError("it is too short for its records' places")
+        raise FormatError("it is too short for the offsets of its records")
     if count and (deltas[0] < 0 or deltas[-1] >= span or any(a >= b for a, b in pairwise(deltas))):
         raise FormatError("a sparse batch's records must lie within its span, in order")
     return deltas
@@ -196,7 +204,7 @@ def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | No
     """The range of event times before the columns, if there are any."""
     if not flags & EVENT_TIMES:
         return None
-    at = places_bytes(flags, count)
+    at = offsets_bytes(flags, count)
     if len(body) < at + TIME_RANGE.size:
         raise FormatError("The batch is too short for its time range.")
     return TIME_RANGE.unpack_from(body, at)
@@ -209,7 +217,7 @@ def columns_bytes_min(count: int) -> int:
 
 def sizes_at(flags: int, count: int) -> int:
     """The position of the sizes in a packed batch's body."""
-    return places_bytes(flags, count) + (TIME_RANGE.size if flags & EVENT_TIMES else 0)
+    return offsets_bytes(flags, count) + (TIME_RANGE.size if flags & EVENT_TIMES else 0)
 
 
 def read_sizes(data: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int]:
@@ -333,7 +341,7 @@ class ColumnReader:
             raise FormatError(f"it has flags {flags:#04x} that this version can't read")
         cuts = _Cuts(body)
         if flags & SPARSE:
-            cuts.take(places_bytes(flags, count))
+            cuts.take(offsets_bytes(flags, count))
         if flags & EVENT_TIMES:
             cuts.take(TIME_RANGE.size)
         if codec:

@@ -178,7 +178,7 @@ def read_frame_header(data: bytes, at: int = 0) -> FrameHeader:
 
 
 def check_hello(data: bytes) -> None:
-    """That a connection's first bytes (16 at least) begin our protocol and no other."""
+    """Checks that a connection's first bytes (16 at least) begin our protocol and no other."""
     if not is_hello(data):
         raise wrong_port(data)
 
@@ -194,7 +194,7 @@ def wrong_port(data: bytes) -> BadMagicError:
 
 
 def check_welcome(data: bytes) -> None:
-    """That the first bytes that came from a broker are a broker's."""
+    """Checks that the first bytes came from a broker."""
     spoken = maybe_protocol(data)
     if not spoken and (len(data) < PREFIX_BYTES or data[4] in _KINDS):
         return

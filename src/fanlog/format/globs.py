@@ -1,7 +1,7 @@
 """Redis's glob patterns over bytes: `*`, `?`, `[a-z]`, `[^a-z]` and `\\` before any of them.
 
 A pattern is cut at its stars into stretches of fixed length. The first must begin the name, the
-last must end it, and each one between is looked for as early as possible, so that no pattern
+last must end it, and each one between matches at the earliest possible place, so that no pattern
 makes a match slow.
 """
 

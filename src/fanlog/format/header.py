@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from fanlog.errors import ChecksumError, FormatError
 from fanlog.format.checksum import crc32c
-from fanlog.format.columns import SPAN, SPARSE, places_bytes
+from fanlog.format.columns import SPAN, SPARSE, offsets_bytes
 
 Bytes = bytes | bytearray | memoryview
 
@@ -66,7 +66,7 @@ _LAYOUT = {
 _NAMES = list(_LAYOUT)
 
 
-def _place(name: str) -> int:
+def _byte_of(name: str) -> int:
     """Where a field begins."""
     return calcsize("<" + "".join(_LAYOUT[one] for one in _NAMES[: _NAMES.index(name)]))
 
@@ -79,7 +79,7 @@ def select(*names: str) -> Struct:
     """
     layout, at = "<", 0
     for name in names:
-        gap = _place(name) - at
+        gap = _byte_of(name) - at
         layout += f"{gap}x" * (gap > 0) + _LAYOUT[name]
         at = calcsize(layout)
     return Struct(layout)
@@ -102,9 +102,9 @@ INCOMING = select(*(name for name in _NAMES if name not in _BY_BROKER))
 STAMPED = _stretch("length", "first_sequence")
 CHECKSUMS = _stretch("header_crc", "body_crc")
 CLIENT_PART = _stretch("partition", "record_count")
-CLIENT_PART_AT = _place("partition")
-KIND_AT = _place("kind")
-PACKING_AT = _place("packing")
+CLIENT_PART_AT = _byte_of("partition")
+KIND_AT = _byte_of("kind")
+PACKING_AT = _byte_of("packing")
 
 
 class BatchHeader(NamedTuple):
@@ -173,7 +173,7 @@ def _read_span(data: Bytes, header: BatchHeader, at: int) -> int:
     span: int = SPAN.unpack_from(data, at + HEADER_BYTES)[0]
     if (
         count > RECORDS_MAX
-        or header.length < HEADER_BYTES + places_bytes(SPARSE, count)
+        or header.length < HEADER_BYTES + offsets_bytes(SPARSE, count)
         or not max(1, count) <= span <= OFFSET_MAX - header.base_offset
     ):
         raise FormatError(f"A sparse batch can't hold {count} records within {span} offsets.")

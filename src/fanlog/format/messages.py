@@ -44,7 +44,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     frame_bytes_max: int
     fetch_bytes_max: int
     idle_timeout_seconds: float
-    # Whom the client has logged in as, and for how long: 0 means that it does not expire.
+    # The account of the client, and for how long: 0 means that it does not expire.
     user: str = ""
     expires_seconds: float = 0.0
     # Sampled records that a client may name to the broker in a second; 0: no TRACED frames.
@@ -67,7 +67,7 @@ class Vouch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Vouched(msgspec.Struct, frozen=True, omit_defaults=True):
     """`version` is another one whenever keys, users or rules have changed. Without `guarded` there
-    are no logins. An account that is None is not let in any more."""
+    are no logins. An account that is None may not log in any more."""
 
     version: str
     guarded: bool = True
@@ -124,7 +124,7 @@ class NamedTopic(msgspec.Struct, frozen=True):
 
 
 class GrowTopic(msgspec.Struct, frozen=True):
-    """`partitions` is how many there are to be."""
+    """`partitions` is the new number."""
 
     name: str
     partitions: int
@@ -138,7 +138,7 @@ class AlterTopic(msgspec.Struct, frozen=True):
 
 
 class Grew(msgspec.Struct, frozen=True):
-    """A topic has more partitions than it had; whoever publishes to it uses them from now on."""
+    """A topic has got more partitions. Publishers use them from now on."""
 
     number: int
     partitions: int
@@ -158,8 +158,8 @@ class Position(msgspec.Struct, frozen=True):
 class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
     """`resume` says where a reader was before it lost its connection; a topic that matches and
     is not listed there has appeared since, and is read from its first record. `missing` says what
-    happens if there is no such topic: the reader waits for it, or that is an error. A `mirror` is
-    told all about the topics that it joins."""
+    happens if there is no such topic: the reader waits for it, or that is an error. A `mirror` gets
+    the full description of each topic that it joins."""
 
     target: str
     wildcard: bool = False
@@ -266,8 +266,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """With `keep`, a worker leaves its queue and keeps its jobs until their time is up. Whoever
-    knows its name settles them."""
+    """With `keep`, a worker leaves its queue and keeps its jobs until their time is up. Clients
+    that know its name can settle them."""
 
     keep: bool = False
 
@@ -327,8 +327,8 @@ class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(Position, frozen=True):
-    """A partition that a member had before it lost its connection: the next offset that it wants,
-    and the offset that the group has `committed` there, as far as it knows: where it got the
+    """A partition that a member had before it lost its connection, with the next offset that it
+    wants. `committed` is the group's offset there, as the member knows it: where it got the
     partition, or its last acknowledged commit; -1 if it does not say."""
 
     committed: int = -1
@@ -372,7 +372,7 @@ class Revoke(msgspec.Struct, frozen=True):
 
 class Release(msgspec.Struct, frozen=True):
     """The member has let these partitions go; or, with `lost`, it knows that they were taken from
-    it, and what it commits there from now on is of what it has read since."""
+    it, and its commits from now on are only about what it has read after that."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -457,9 +457,9 @@ class HeldJobs(msgspec.Struct, frozen=True, array_like=True):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Joins a queue as a worker, `named` if its name is not one that its client made up.
 
-    `prefetch` is how many jobs it may have at a time; `settings` those of `QueueSettings` that are
-    to change; `holds` what it still has when it comes back on a new connection: what else it was
-    sent has not come, and goes to others."""
+    `prefetch` is how many jobs it may have at a time. `settings` are those of `QueueSettings` that
+    are to change. `holds` are the jobs that it still has when it comes back on a new connection:
+    others that were sent to it were lost on the way, and go to other workers."""
 
     queue: str
     worker: str

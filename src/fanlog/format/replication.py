@@ -61,12 +61,16 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaPartition(msgspec.Struct, frozen=True, array_like=True):
-    """One log of the primary. `epochs` has the epoch and the first offset of each range."""
+    """One log of the primary. `epochs` has the epoch and the first offset of each range. Compaction
+    has looked at what is before `compacted_until`, at the time `compacted_us`, and knew the records
+    before `read_until`."""
 
     start: int
     end: int
     epochs: tuple[tuple[int, int], ...] = ()
     compacted_until: int = 0
+    compacted_us: int = 0
+    read_until: int = 0
 
 
 class ReplicaTopic(msgspec.Struct, frozen=True):
@@ -86,9 +90,12 @@ class ReplicaTopics(msgspec.Struct, frozen=True):
 
 
 class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True):
+    """Where a log of the follower ends. `producers`: its batches do not tell its producers."""
+
     topic: int
     partition: int
     end: int
+    producers: bool = False
 
 
 class ReplicaEnds(msgspec.Struct, frozen=True):
@@ -101,8 +108,10 @@ class ReplicaEnds(msgspec.Struct, frozen=True):
 
 class ReplicaEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A change to a topic, which comes before the pieces of its frame. With `settings` the topic
-    exists, has this name, and these settings. `deleted`: it is gone. Otherwise the log of
-    `partition` begins at `start`."""
+    exists, has this name, and these settings. `deleted`: it is gone. All else is about the log of
+    `partition`: `producers` are the producers of the batches that the follower has of it
+    (`log/producers.py`). It was compacted up to `compacted_until`, at the time `compacted_us`. Or
+    it begins at `start`."""
 
     number: int
     name: str = ""
@@ -110,6 +119,9 @@ class ReplicaEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     deleted: bool = False
     partition: int = 0
     start: int = 0
+    producers: bytes = b""
+    compacted_until: int = 0
+    compacted_us: int = 0
 
 
 class ReplicaPiece(NamedTuple):
@@ -184,7 +196,7 @@ def read_replicated(payload: memoryview) -> Replicated:
         pieces.append(ReplicaPiece(topic, partition, base, after, payload[at : at + size]))
         at += size
     if at != len(payload):
-        raise ProtocolError("A REPLICATE frame goes on after its pieces.")
+        raise ProtocolError("A REPLICATE frame has bytes after its last piece.")
     return Replicated(epoch, position, written, synced, beat, events, pieces)
 
 

@@ -1,4 +1,4 @@
-"""Request and reply over topics: the headers that lead an answer back to who asked.
+"""Request and reply over topics: the headers that bring an answer back to its caller.
 
 | header             | in      | meaning                                          |
 | ------------------ | ------- | ------------------------------------------------ |

@@ -110,7 +110,7 @@ def _size_of(digits: bytes) -> int:
 
 @lru_cache(_CUTTERS_MAX)
 def _cutter(begin_bytes: int, size: int, count: int) -> Struct:
-    """Cuts so many commands into their beginnings and their messages, in turn."""
+    """Cuts a number of commands into their beginnings and their messages, in turn."""
     return Struct(f"{begin_bytes}s{size}s2x" * count)
 
 

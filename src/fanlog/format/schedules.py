@@ -44,7 +44,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class Repeat(msgspec.Struct, frozen=True, array_like=True):
-    """How a schedule goes on: by a cron expression in a time zone, or every so many microseconds.
+    """When a schedule runs: by a cron expression in a time zone, or at an interval in microseconds.
     `last_us` is when its last run was due; 0: it has not run yet."""
 
     cron: str = ""

@@ -1,4 +1,4 @@
-"""What is said about settings while a broker runs: the frame CONFIG, and `/v1/config`."""
+"""Requests and answers about settings while a broker runs: the frame CONFIG, and `/v1/config`."""
 
 from __future__ import annotations
 

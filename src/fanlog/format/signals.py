@@ -1,5 +1,6 @@
 """Signals between the processes of a bus: records of the broker's own topic `_fanlog.signals`. It
-lives in memory. The key is the channel. They are live only: whoever is not there misses them.
+lives in memory. The key is the channel. They are live only: a process that is not connected misses
+them.
 
 Some are requests to all web listeners, on the channel `web`, as MessagePack arrays: `SignalAsk`
 goes to all of them, and each answers with a `SignalAnswer`. It names the processes that it knows
@@ -23,7 +24,7 @@ _SignalId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class SignalAsk(msgspec.Struct, frozen=True, array_like=True, tag="q"):
-    """`kind` says what is asked; the other fields are for some kinds only."""
+    """`kind` is the kind of request; the other fields are for some kinds only."""
 
     id: _SignalId
     kind: Literal["connections", "disconnect", "presence", "topics"]

@@ -2,7 +2,7 @@
 itself which of them it still has, and how far it reaches.
 
 A batch that lost records is `thinned`; one behind which whole batches went is `widened` over
-their offsets; where nothing is before them, a `placeholder` without records takes their place.
+their offsets; if there is no batch before those, a `placeholder` without records covers them.
 Producer, times, codec and priority stay the batch's own; both checksums are made anew.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch
 from fanlog.format.codecs import Codec
-from fanlog.format.columns import SPARSE, pack_columns, pack_places, places_bytes
+from fanlog.format.columns import SPARSE, offsets_bytes, pack_columns, pack_offsets
 from fanlog.format.header import CLIENT_PART, HEADER_BYTES, BatchHeader, repack, seal
 
 
@@ -25,43 +25,61 @@ def thinned(batch: Batch, kept: Sequence[int]) -> bytes:
     offsets = batch.offsets
     codec, flags, body = batch.columns.pack_some(kept, Codec(header.codec))
     deltas = [offsets[i] - header.base_offset for i in kept]
-    places = pack_places(header.span, deltas)
-    return _sealed(header, codec, flags | SPARSE, len(kept), places + body)
+    packed = pack_offsets(header.span, deltas)
+    return _sealed(header, codec, flags | SPARSE, len(kept), packed + body)
 
 
 def widened(batch: Batch, next_offset: int) -> bytes:
     """The batch with all its records, and with the offsets up to `next_offset`.
 
-    Nothing is unpacked for it: the records' places stand in front of the columns.
+    Nothing is unpacked for it: the offsets of the records are in front of the columns.
     """
     header = batch.header
     if next_offset < header.next_offset:
         raise FormatError(f"A batch that ends at {header.next_offset} can't end at {next_offset}.")
     base = header.base_offset
-    columns = batch.data[HEADER_BYTES + places_bytes(header.flags, header.record_count) :]
-    places = pack_places(next_offset - base, [offset - base for offset in batch.offsets])
+    columns = batch.data[HEADER_BYTES + offsets_bytes(header.flags, header.record_count) :]
+    packed = pack_offsets(next_offset - base, [offset - base for offset in batch.offsets])
     count = header.record_count
-    return _sealed(header, header.codec, header.flags | SPARSE, count, places + bytes(columns))
+    return _sealed(header, header.codec, header.flags | SPARSE, count, packed + bytes(columns))
 
 
 def placeholder(header: BatchHeader, next_offset: int) -> bytes:
-    """A batch without records in the place of one, and with the offsets up to `next_offset`."""
+    """A batch without records that covers the offsets of one, and those up to `next_offset`."""
     _, flags, columns = pack_columns([], None, None, None, Codec.NONE)
-    places = pack_places(next_offset - header.base_offset, [])
-    return _sealed(header, Codec.NONE, flags | SPARSE, 0, places + columns)
+    packed = pack_offsets(next_offset - header.base_offset, [])
+    return _sealed(header, Codec.NONE, flags | SPARSE, 0, packed + columns)
 
 
-def placed(batch: Batch, base_offset: int) -> bytes:
+def begun_at(batch: Batch, offset: int) -> bytes:
+    """The batch with only the records at `offset` and after it, and with the offsets from there on.
+
+    >>> from fanlog.format.batch import encode_batch
+    >>> rest = Batch(begun_at(Batch(encode_batch([b"a", b"b", b"c"])), 1))
+    >>> rest.values, list(rest.offsets)
+    ([b'b', b'c'], [1, 2])
+    """
+    header, offsets = batch.header, batch.offsets
+    moved = header._replace(base_offset=offset)
+    kept = [i for i, own in enumerate(offsets) if own >= offset]
+    if not kept:
+        return placeholder(moved, header.next_offset)
+    codec, flags, body = batch.columns.pack_some(kept, Codec(header.codec))
+    packed = pack_offsets(header.next_offset - offset, [offsets[i] - offset for i in kept])
+    return _sealed(moved, codec, flags | SPARSE, len(kept), packed + body)
+
+
+def at_offset(batch: Batch, base_offset: int) -> bytes:
     """The batch with all its records, and with the offsets from `base_offset` on, in front."""
     header = batch.header
     if base_offset > header.base_offset:
         raise FormatError(f"A batch at {header.base_offset} can't begin at {base_offset}.")
-    columns = batch.data[HEADER_BYTES + places_bytes(header.flags, header.record_count) :]
+    columns = batch.data[HEADER_BYTES + offsets_bytes(header.flags, header.record_count) :]
     deltas = [offset - base_offset for offset in batch.offsets]
-    places = pack_places(header.next_offset - base_offset, deltas)
+    packed = pack_offsets(header.next_offset - base_offset, deltas)
     moved = header._replace(base_offset=base_offset)
     return _sealed(
-        moved, header.codec, header.flags | SPARSE, header.record_count, places + bytes(columns)
+        moved, header.codec, header.flags | SPARSE, header.record_count, packed + bytes(columns)
     )
 
 

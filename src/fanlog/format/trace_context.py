@@ -6,7 +6,7 @@ that the trace is sampled. A TRACED frame is about the next batch of its connect
 
 | bytes | field    | meaning                                     |
 | ----- | -------- | ------------------------------------------- |
-| 4     | record   | the record's place in the batch, from 0     |
+| 4     | record   | the record's number in the batch, from 0    |
 | 16    | trace id |                                             |
 | 8     | span id  | of the span that published the record       |
 
@@ -27,8 +27,9 @@ TRACESTATE = "tracestate"
 TRACE_HEADERS = frozenset((TRACEPARENT, TRACESTATE))
 TRACE_ID_BYTES = 16
 SPAN_ID_BYTES = 8
-# Sampled records of one batch that the broker is told of. The others are in the trace too, by
-# their headers; the broker has no spans for them. It bounds what a batch can cost.
+# The maximum number of sampled records of one batch that a client names to the broker. The others
+# are in the trace too, by their headers; the broker has no spans for them. It bounds what a batch
+# can cost.
 TRACED_RECORDS_MAX = 64
 KIND_TRACED = int(FrameKind.TRACED)
 
@@ -53,7 +54,7 @@ class TraceContext(NamedTuple):
 
 
 class SampledRecord(NamedTuple):
-    """A sampled record of a batch, by its place there."""
+    """A sampled record of a batch, by its number there."""
 
     record: int
     trace_id: bytes

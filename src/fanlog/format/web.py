@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 # It checks the syntax, without building anything; but not UTF-8.
 _check_syntax = msgspec.json.Decoder(Raw).decode
 _NOT_JSON = (msgspec.DecodeError, RecursionError)
-# Fewer values are looked at one by one.
+# Fewer values are checked one by one.
 _PLAIN_MIN = 4
 # Seconds whose texts are remembered: those of the batches that are rendered now.
 _SECONDS_MAX = 64
@@ -267,17 +267,9 @@ class Unreadable:
         self.fault = fault
 
 
-def place_json(topic: str, partition: int) -> str:
+def partition_json(topic: str, partition: int) -> str:
     """How a message with its topic and partition begins."""
     return f'{{"topic":{quoted(topic)},"partition":{partition},'
-
-
-def message_json(batch: Batch, index: int, topic: str | None = None) -> bytes:
-    """One message of a batch as JSON; with `topic` it names topic and partition."""
-    message = RenderedRecords(batch).messages[index]
-    if topic is not None:
-        message = place_json(topic, batch.partition) + message[1:]
-    return message.encode()
 
 
 def messages_json(
@@ -289,7 +281,7 @@ def messages_json(
     messages = records.messages[first : None if limit is None else first + limit]
     if topic is None:
         return [message.encode() for message in messages]
-    front = place_json(topic, batch.partition)
+    front = partition_json(topic, batch.partition)
     return [(front + message[1:]).encode() for message in messages]
 
 

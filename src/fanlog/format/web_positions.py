@@ -86,10 +86,10 @@ def parse_positions(positions: Mapping[str, str]) -> tuple[Position, ...]:
     'a/b'
     """
     found: list[Position] = []
-    for place, text in positions.items():
-        topic, slash, index = place.rpartition("/")
+    for key, text in positions.items():
+        topic, slash, index = key.rpartition("/")
         if not slash or not topic or not (index.isascii() and index.isdigit()) or len(index) > 4:
-            shown = place[:_SHOWN_MAX]
+            shown = key[:_SHOWN_MAX]
             raise InvalidArgumentError(
                 f"{shown!r} names no topic partition. Write topic/partition, such as chat/0."
             )
@@ -137,13 +137,14 @@ class Vector:
     @property
     def positions(self) -> tuple[Position, ...]:
         return tuple(
-            Position(place.name, place.partition, offset, epoch, place.number)
-            for place, (offset, epoch) in self.reached.items()
+            Position(key.name, key.partition, offset, epoch, key.number)
+            for key, (offset, epoch) in self.reached.items()
         )
 
 
 class Vectors:
-    """All vectors of a process. Readers at the same place share the text, and the stamped bytes."""
+    """All vectors of a process. Readers at the same position share the text and the stamped
+    bytes."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[str, Vector] = WeakValueDictionary()
@@ -161,16 +162,16 @@ class Vectors:
         """The vector with another position, in the place of what it knew of that partition."""
         name, index = position.topic, position.partition
         others = {
-            place: at
-            for place, at in vector.reached.items()
-            if (place.name, place.partition) != (name, index)
+            key: at
+            for key, at in vector.reached.items()
+            if (key.name, key.partition) != (name, index)
         }
         others[_VectorEntry(name, position.number, index)] = (position.offset, position.epoch)
         return self._vector(others)
 
     def without(self, vector: Vector, topic: str) -> Vector:
         """The vector without a topic that has gone."""
-        kept = {place: at for place, at in vector.reached.items() if place.name != topic}
+        kept = {key: at for key, at in vector.reached.items() if key.name != topic}
         return self._vector(kept)
 
     def stamp(self, vector: Vector, *pieces: bytes | memoryview) -> tuple[Vector, bytes]:
@@ -200,18 +201,18 @@ class Vectors:
             return vector, piece
         number, index, _ = piece[begin + 1 : piece.index(_END, begin)].split(b"/")
         own = piece[last + 1 : piece.index(_END, last)].rsplit(b"/", 1)[1].decode()
-        place = self._place(vector, int(number), int(index))
+        key = self._key(vector, int(number), int(index))
         offset, epoch = map(int, own.split("."))
-        after = self._vector({**vector.reached, place: (offset, epoch)})
-        front, back = _around(after, place, own)
+        after = self._vector({**vector.reached, key: (offset, epoch)})
+        front, back = _around(after, key, own)
         mark = _BEGIN + b"%b/%b/" % (number, index)
         return after, piece.replace(mark, front).replace(_END, back)
 
     @staticmethod
-    def _place(vector: Vector, number: int, index: int) -> _VectorEntry:
-        for place in vector.reached:
-            if place.number == number:
-                return place._replace(partition=index)
+    def _key(vector: Vector, number: int, index: int) -> _VectorEntry:
+        for key in vector.reached:
+            if key.number == number:
+                return key._replace(partition=index)
         raise InvalidArgumentError(
             f"This vector does not know a topic with the number {number}: it was not joined."
         )
@@ -227,22 +228,22 @@ class Vectors:
 
 def _print_vector(reached: Mapping[_VectorEntry, tuple[int, int]]) -> str:
     topics: dict[tuple[str, int], list[str]] = {}
-    for place, (offset, epoch) in reached.items():
-        entry = f"{place.partition}.{offset}.{epoch}"
-        topics.setdefault((place.name, place.number), []).append(entry)
+    for key, (offset, epoch) in reached.items():
+        entry = f"{key.partition}.{offset}.{epoch}"
+        topics.setdefault((key.name, key.number), []).append(entry)
     return ";".join(
         f"{quote(name, safe='')}:{number}:{','.join(entries)}"
         for (name, number), entries in topics.items()
     )
 
 
-def _around(vector: Vector, place: _VectorEntry, own: str) -> tuple[bytes, bytes]:
+def _around(vector: Vector, key: _VectorEntry, own: str) -> tuple[bytes, bytes]:
     """What stands before and behind a partition's own `offset.epoch` in a vector."""
-    topic = f"{quote(place.name, safe='')}:{place.number}:"
+    topic = f"{quote(key.name, safe='')}:{key.number}:"
     at = 0 if vector.text.startswith(topic) else vector.text.index(f";{topic}") + 1
     at += len(topic)
-    entry = f"{place.partition}.{own}"
+    entry = f"{key.partition}.{own}"
     while not vector.text.startswith(entry, at):
         at = vector.text.index(",", at) + 1
-    begin = at + len(f"{place.partition}.")
+    begin = at + len(f"{key.partition}.")
     return vector.text[:begin].encode(), vector.text[begin + len(own) :].encode()

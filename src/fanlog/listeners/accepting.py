@@ -78,11 +78,11 @@ class Acceptor(ABC):
         """Takes a peer in. Raises OSError if it is gone already."""
 
     def wait_seconds(self) -> float:
-        """How long the next peer has to wait in the kernel's queue; 0 lets it in."""
+        """How long the next peer has to wait in the kernel's queue; 0: accept it now."""
         return 0.0
 
     def open(self) -> None:
-        """Listens; `host` and `port` then say where."""
+        """Starts listening. `host` and `port` then have the address."""
         self.loop = asyncio.get_running_loop()
         if self.is_handed_in:
             return
@@ -177,7 +177,7 @@ class Acceptor(ABC):
 
     def _let_in_secure(self, sock: socket.socket, peer: str) -> None:
         if self._sock is None:
-            sock.close()  # nobody is let in any more
+            sock.close()  # no more peers are accepted
         else:
             self._let_in_unless_full(sock, peer)
 
@@ -209,8 +209,8 @@ class Acceptor(ABC):
         if connections >= self._connections_max:
             section = type(self).section
             return TooManyConnectionsError(
-                f"There are too many connections: this listener has {connections}, as many as it "
-                "may. Close some. " + allow_more(f"{section}.connections_max")
+                f"There are too many connections: this listener has {connections}, which is the "
+                "limit. Close some. " + allow_more(f"{section}.connections_max")
             )
         return self._admission.maybe_refusal(peer)
 

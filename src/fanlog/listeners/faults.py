@@ -9,14 +9,14 @@ import socket
 from fanlog.errors import ConfigError, allow_more
 
 OUR_FAULT = (
-    "The broker failed on this, by a fault of its own. Its log says why: please report it. The "
-    "outcome is unknown."
+    "The broker failed because of a bug. Its log has the details: please report them. The outcome "
+    "is unknown."
 )
 NOTHING_TAKEN = (
-    "Too much waits for this client, which takes nothing: read what it is sent, or use more "
+    "Too many bytes wait for this client, which does not read them. Read faster, or use more "
     "connections. " + allow_more("listener.control_bytes_max")
 )
-# Ports below this are for root alone, unless the system is told otherwise.
+# Only root may open ports below this, unless the system is configured otherwise.
 _FREE_PORTS_FROM = 1024
 
 

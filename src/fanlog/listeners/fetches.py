@@ -38,7 +38,7 @@ class Fetches:
             raise refusal
         if self.under_way >= options.fetches_max:
             raise LimitError(
-                f"This connection has {self.under_way} fetches under way, as many as it may. Wait "
+                f"This connection has {self.under_way} fetches under way, which is the limit. Wait "
                 "for "
                 "some, or open another connection. " + allow_more("listener.fetches_max")
             )
@@ -72,7 +72,7 @@ class _Fetch:
         self.request = request
         self.wanted = wanted
         self.partition = partition
-        # One batch at least is read, whatever was asked for.
+        # At least one batch is read, even if fewer bytes were requested.
         self.size = max(1, min(wanted.bytes_max, session.options.fetch_bytes_max))
 
     def begin(self) -> None:

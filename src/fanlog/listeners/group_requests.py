@@ -12,6 +12,7 @@ from fanlog.broker.groups.initial_positions import set_initial_positions
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.state.pipelines import SPARK_CLIENT
+from fanlog.broker.threads import begun
 from fanlog.errors import ClosedError, FencedError, GroupNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -75,8 +76,8 @@ def _join(session: RequestSession, request: int, aux: int, wanted: messages.Join
     session.tell_at_start(subscription)
 
 
-def commit(session: RequestSession, number: int, wanted: messages.CommitOffsets) -> None:
-    session.broker.groups.commit(_member(session, number), wanted.positions)
+def commit_offsets(session: RequestSession, number: int, wanted: messages.CommitOffsets) -> None:
+    session.broker.groups.commit_offsets(_member(session, number), wanted.positions)
 
 
 def release(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
@@ -145,7 +146,7 @@ def list_groups(session: RequestSession, request: int, aux: int, payload: memory
         async for name in broker.slices.each(page):
             if not _may_see(session, name):
                 continue
-            # One may go while another is looked at.
+            # One may be deleted while another is described.
             with contextlib.suppress(GroupNotFoundError):
                 group = await _keeper(session, name).describe(name)
                 found.append(group)
@@ -159,7 +160,7 @@ def list_groups(session: RequestSession, request: int, aux: int, payload: memory
 
 
 def _names(broker: BrokerCore, wanted: messages.ListGroups) -> tuple[list[str], str]:
-    """The names on a page, and the one to go on after if there are more."""
+    """The names on a page, and the name to continue after if there are more."""
     queues = sorted(name for name in broker.queues.names() if name > wanted.after)
     page: list[str] = []
     looked_at = 0
@@ -203,8 +204,15 @@ def reset_group(session: RequestSession, request: int, aux: int, payload: memory
 def delete_group(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
     _ask(session, name)
-    _keeper(session, name).delete(name)
-    session.answer_durably(request)
+
+    # At once, because the next frame may join a group of that name.
+    deleted = begun(lambda done: _keeper(session, name).delete(name, done))
+
+    async def deleting() -> None:
+        await deleted
+        session.answer_durably(request)
+
+    session.later(request, deleting())
 
 
 HANDLERS: dict[FrameKind, Callable[[RequestSession, int, int, memoryview], None]] = {

@@ -49,7 +49,7 @@ _ADVICE = {
 
 
 class _Handshake:
-    """One peer that is not let in yet."""
+    """One peer that is not accepted yet."""
 
     __slots__ = ("began_at", "dropped", "fd", "peer", "sock")
 

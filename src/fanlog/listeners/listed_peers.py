@@ -26,11 +26,11 @@ class ShownSession(Protocol):
         ...
 
     def targets(self) -> Iterable[str]:
-        """The topics and patterns that it follows."""
+        """The subscribed topics and patterns."""
         ...
 
     def behind(self) -> Iterator[Cursor]:
-        """Its cursors that are not at the end."""
+        """Its cursors before the end."""
         ...
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def delete_records(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.DeleteRecords, payload)
     session.permit.ask(Verb.MANAGE, wanted.topic)
-    offsets = {place.partition: place.offset for place in wanted.offsets}
+    offsets = {position.partition: position.offset for position in wanted.offsets}
     checked = session.broker.check_deletion(wanted.topic, offsets)
     session.later(request, _deleting(session, request, wanted.topic, checked))
 

@@ -128,6 +128,8 @@ class NativeSession:
         self.options = options
         self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))
         self._greeted = False
+        # The broker's epoch as the peer was told it.
+        self.greeted_epoch = 0
         self._logging_in: LoggingIn | None = None
         # Whether the answer to a change of its own account is pending.
         self.spared = False
@@ -140,7 +142,7 @@ class NativeSession:
         self.fetches = Fetches()
         # The link of a follower; None for clients.
         self.follower: FollowerPort | None = None
-        # The kind of the request that is looked at.
+        # The kind of the request that is being handled.
         self._asked = 0
         self._half_frame = 0
         # The sampled records of the next batch; None: none are.
@@ -327,10 +329,11 @@ class NativeSession:
             "%s: hello from client %s, protocol %d", self.who, self.client or "-", PROTOCOL_VERSION
         )
         login = logged_in(self)
+        self.greeted_epoch = self.broker.epoch
         welcome = messages.Welcome(
             version=PROTOCOL_VERSION,
             release=self.broker.release,
-            epoch=self.broker.epoch,
+            epoch=self.greeted_epoch,
             frame_bytes_max=self.options.frame_bytes_max,
             fetch_bytes_max=self.options.fetch_bytes_max,
             idle_timeout_seconds=self.options.idle_timeout_seconds,
@@ -353,7 +356,15 @@ class NativeSession:
     def fail(self, request: int, fault: FanlogError) -> None:
         if self._audited:
             self._audited.end(self, request, fault)
+        if self.broker.deposed and isinstance(fault, UnavailableError):
+            # The next primary may have what this request has written: only there it is known.
+            self._send_away(fault)
+            return
         self.outlet.write(message_frame(FrameKind.ERROR, failure_of(fault), request=request))
+
+    def _send_away(self, fault: FanlogError) -> None:
+        """Another node is the primary: the client connects there, and asks again."""
+        asyncio.get_running_loop().call_soon(self.outlet.finish, str(fault))
 
     def answer_durably(
         self, request: int, answer: msgspec.Struct | list[Any] | None = None
@@ -436,8 +447,7 @@ class NativeSession:
         error: FanlogError,
     ) -> None:
         if self.broker.deposed:
-            # Nothing was stored: the client sends it again, to the new primary.
-            asyncio.get_running_loop().call_soon(self.outlet.finish, str(error))
+            self._send_away(error)
             return
         refused = messages.Refused(
             number,
@@ -515,6 +525,12 @@ class NativeSession:
         """The number of the frame that is partly received; 0 if there is none."""
         return self._half_frame + 1 if self._cutter.kept_bytes else 0
 
+    def relieves(self) -> bool:
+        if self.follower is not None:
+            return True
+        # One that is about to follow.
+        return self.broker.followers is not None and self.client.startswith(FOLLOWER_CLIENT)
+
     def held_up(self) -> bool:
         return self._held_up
 
@@ -589,7 +605,7 @@ class NativeSession:
         return asked
 
     def check_number(self, number: int) -> None:
-        """That the peer may begin a subscription of this number."""
+        """Checks that the peer may begin a subscription of this number."""
         if number in self.subscriptions or number in self._beginning:
             raise InvalidArgumentError(
                 f"Subscription {number} of this connection is in use: choose another number."
@@ -597,7 +613,7 @@ class NativeSession:
         count = len(self.subscriptions) + len(self._beginning)
         if count >= self.options.subscriptions_max:
             raise LimitError(
-                f"This connection has {count} subscriptions, as many as it may. Open another "
+                f"This connection has {count} subscriptions, which is the limit. Open another "
                 "connection, or follow many topics with one pattern. "
                 + allow_more("listener.subscriptions_max")
             )
@@ -693,10 +709,10 @@ class NativeSession:
     def fetch(self, request: int, aux: int, payload: memoryview) -> None:
         self.fetches.take(self, request, payload)
 
-    def commit(self, request: int, aux: int, payload: memoryview) -> None:
+    def commit_offsets(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.CommitOffsets, payload)
         if aux:
-            group_requests.commit(self, aux, wanted)
+            group_requests.commit_offsets(self, aux, wanted)
         else:
             self.permit.ask(Verb.GROUP, wanted.durable)
             for name in {position.topic for position in wanted.positions}:
@@ -720,7 +736,7 @@ class NativeSession:
 
 
 def _check_begin(data: bytes) -> None:
-    """That a connection begins as ours must, judged as early as it can be."""
+    """Checks as early as possible that a connection begins with our protocol."""
     if len(data) >= FRAME_HEADER_BYTES:
         check_hello(data)
     elif len(data) >= PREFIX_BYTES and data[4] != FrameKind.HELLO:
@@ -733,7 +749,7 @@ HANDLERS: Mapping[FrameKind, FrameHandler] = (
         FrameKind.SUBSCRIBE: NativeSession.subscribe,
         FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,
         FrameKind.FETCH: NativeSession.fetch,
-        FrameKind.COMMIT: NativeSession.commit,
+        FrameKind.COMMIT: NativeSession.commit_offsets,
         FrameKind.CREDIT: NativeSession.credit,
         FrameKind.TRACED: NativeSession.traced,
         FrameKind.PING: NativeSession.ping,

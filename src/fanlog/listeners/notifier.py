@@ -1,4 +1,4 @@
-"""The way out of a native session, and what a subscription's reader is told over it."""
+"""The outlet of a native session, and the notices that it sends to the reader of a subscription."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Notifier:
         self._tell(FrameKind.ENDED, failure_of(error))
 
     def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
-        """A reader that takes nothing is not told without end: it is cut off, and comes back
-        with its positions. What it is told in one turn it can't have taken, however many topics
-        that is about."""
+        """A reader that takes nothing does not get notices without end: it is disconnected, and
+        comes back with its positions. The notices of one turn do not count, however many topics
+        they are about: it can't have taken them yet."""
         if self._outlet.full() and not self._in_turn:
             self._outlet.evict(LimitError(NOTHING_TAKEN))
             return

@@ -17,7 +17,7 @@ def report(session: RequestSession, request: int, aux: int, payload: memoryview)
     run = decode(PipelineRun, payload)
     session.permit.ask(Verb.GROUP, run.name)
     session.broker.pipelines.report(run)
-    session.answer(request)
+    session.answer_durably(request)
 
 
 HANDLERS: dict[FrameKind, NativeHandler] = {FrameKind.PIPELINE_RUN: report}

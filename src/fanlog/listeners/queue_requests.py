@@ -33,7 +33,7 @@ def _ask_worker(session: RequestSession, wanted: messages.Work) -> tuple[tuple[V
 
 
 def _begin(session: RequestSession, request: int, aux: int, wanted: messages.Work) -> None:
-    """Where the queue begins is durable: it is there."""
+    """The first positions of the queue are durable: now it exists."""
     if not session.has_begun(aux, wanted):
         raise ClosedError(f"Subscription {aux} was ended before it began.")
     # Again: permissions may have changed meanwhile.

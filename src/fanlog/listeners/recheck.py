@@ -1,5 +1,5 @@
-"""Connections that stay open are looked at again when keys, users or rules have changed, and when
-accounts expire: who is not let in any more is disconnected."""
+"""Open connections are checked again when keys, users or rules have changed, and when accounts
+expire. A connection whose login is no longer valid is closed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fanlog.security.gate import REVOKED
 
 
 def recheck_permit(gate: Gate, permit: Permit) -> UnauthenticatedError | None:
-    """Renews who a connection is; the error if it is not let in any more. A connection that has not
-    logged in yet stays as it is."""
+    """Renews the identity of a connection; the error if its login is no longer valid. A connection
+    that has not logged in yet stays as it is."""
     who = permit.who
     if who.account is None:
         return None

@@ -57,6 +57,11 @@ class ConnectionSession(Protocol):
         them."""
         ...
 
+    def relieves(self) -> bool:
+        """Whether the peer is a follower: what it reports is what a congested broker waits for, and
+        is always read."""
+        ...
+
     def recheck(self) -> FanlogError | None:
         """Permissions have changed: why to evict the peer, or None."""
         ...
@@ -83,6 +88,9 @@ class _EndedSession:
 
     def drain(self) -> None: ...
     def held_up(self) -> bool:
+        return False
+
+    def relieves(self) -> bool:
         return False
 
     def recheck(self) -> FanlogError | None:
@@ -210,12 +218,12 @@ class SocketConnection:
             logger.warning("%s is cut off: %s", self.peer, str(fault))
             self.evict(fault)
         except Exception:
-            logger.exception("a fault of ours in serving %s", self.peer)
+            logger.exception("a bug of ours in serving %s", self.peer)
             self.evict(FanlogError(OUR_FAULT))
         if not self.paused and not self._closing:
             if self.full() or self.session.held_up():
                 self._pause()
-            elif self._broker.congested():
+            elif self._broker.congested() and not self.session.relieves():
                 self._pause()
                 self._broker.turns.when_relieved(self._relieved)
 
@@ -238,7 +246,7 @@ class SocketConnection:
     def _relieved(self) -> None:
         if self._closing or not self.paused:
             return
-        if self._broker.congested():
+        if self._broker.congested() and not self.session.relieves():
             self._broker.turns.when_relieved(self._relieved)
         elif not self.full():
             self.paused = False
@@ -258,7 +266,7 @@ class SocketConnection:
         return count_traffic(self._sock)
 
     def full(self) -> bool:
-        """Whether so many bytes wait for the peer that no more requests are read."""
+        """Whether too many bytes wait for the peer, so that no more requests are read."""
         return self._kept_bytes - self._held_bytes > self._options.control_bytes_max
 
     # Writing

@@ -8,7 +8,8 @@ import contextlib
 import logging
 import socket
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
@@ -25,6 +26,8 @@ logger = logging.getLogger("fanlog.listeners")
 
 _SWEEP_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.5
+# One step of work that goes over all connections.
+_STEP_SECONDS = 0.002
 
 
 class ServedSession(ConnectionSession, ShownSession, Protocol):
@@ -58,7 +61,7 @@ class TcpListener(Acceptor, Generic[S]):
         """Why to evict the peer, or None."""
 
     def open(self) -> None:
-        """Listens; `host` and `port` then say where."""
+        """Starts listening. `host` and `port` then have the address."""
         super().open()
         if self.secure and len(self.inlet) < RECORD_BYTES:
             self.inlet = memoryview(bytearray(RECORD_BYTES))
@@ -128,7 +131,7 @@ class TcpListener(Acceptor, Generic[S]):
         """Further checks, once a second."""
 
     def recheck(self) -> None:
-        """Permissions have changed: every connection is looked at again, in slices."""
+        """Permissions have changed: checks every connection again, in slices."""
         self.broker.slices.in_slices(self._rechecking())
 
     def _rechecking(self) -> Iterator[None]:
@@ -155,28 +158,40 @@ class TcpListener(Acceptor, Generic[S]):
         have got what is theirs, or until `deadline` on the loop's clock. All listeners drain at
         the same time, by one deadline."""
         self.stop_accepting()
-        for connection in list(self._connections):
-            connection.read_rest()
-        for session in list(self._connections.values()):
-            session.drain()
+        await self._with_each(lambda connection, _: connection.read_rest())
+        await self._with_each(lambda _, session: session.drain())
         while self.loop.time() < deadline and (  # noqa: ASYNC110 - two counters, no event
             self.broker.turns.pending_bytes()
             or any(connection.kept_bytes for connection in self._connections)
         ):
             await asyncio.sleep(0.01)
-        self._close_stuck()
+        await self._close_stuck()
 
-    def _close_stuck(self) -> None:
+    async def _with_each(self, act: Callable[[SocketConnection, S], None]) -> None:
+        """Does something with all connections. After every few of them it is everybody's turn."""
+        until = perf_counter() + _STEP_SECONDS
+        for connection, session in list(self._connections.items()):
+            if connection in self._connections:
+                act(connection, session)
+                if perf_counter() > until:
+                    await asyncio.sleep(0)
+                    until = perf_counter() + _STEP_SECONDS
+
+    async def _close_stuck(self) -> None:
         """Closes connections whose peers did not take everything in time: they would use up the
         moment that `close` gives to the others."""
-        stuck = [connection for connection in self._connections if connection.kept_bytes]
+        stuck = sum(1 for connection in self._connections if connection.kept_bytes)
         if stuck:
             logger.warning(
                 "%d peers did not take what was theirs within listener.drain_seconds: they are cut",
-                len(stuck),
+                stuck,
             )
-        for connection in stuck:
-            connection.close()
+
+        def close(connection: SocketConnection, session: S) -> None:
+            if connection.kept_bytes:
+                connection.close()
+
+        await self._with_each(close)
 
     def settings_changed(self) -> None:
         """Settings have changed: all that are live are read when they are used."""
@@ -186,12 +201,10 @@ class TcpListener(Acceptor, Generic[S]):
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in list(self._connections):
-            connection.finish()
+        await self._with_each(lambda connection, _: connection.finish())
         if self._connections:
             self._last_gone = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     await self._last_gone.wait()
-        for connection in list(self._connections):
-            connection.close()
+        await self._with_each(lambda connection, _: connection.close())

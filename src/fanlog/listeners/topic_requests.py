@@ -29,17 +29,22 @@ def open_topic(session: RequestSession, request: int, aux: int, payload: memoryv
     if wanted.create and wanted.name not in (SCHEDULED_TOPIC, SIGNALS_TOPIC):
         check_public_name(wanted.name)
     _ask_to_open(session, wanted)
-    topic = session.broker.open_topic(wanted.name, create=wanted.create, owner=session.permit.owner)
+    broker = session.broker
+    was_there = broker.catalog.find(wanted.name) is not None
+    topic = broker.open_topic(wanted.name, create=wanted.create, owner=session.permit.owner)
     session.hear_of_growth()
     logger.debug("%s: topic %s opened, number %d", session.who, topic.name, topic.number)
-    session.answer(request, _opened(session, topic))
+    if was_there:
+        session.answer(request, _opened(session, topic))
+    else:
+        session.answer_committed(request, _opened(session, topic))
 
 
 def _ask_to_open(session: RequestSession, wanted: messages.OpenTopic) -> None:
     """Publishers are refused here, and not with each batch. A peer that does not create the topic
     may be a reader as well."""
     if wanted.name == SCHEDULED_TOPIC:
-        return  # The topics of the messages are asked about, when they come.
+        return  # The permissions for the topics of the messages are checked when the messages come.
     if wanted.create:
         session.permit.ask(Verb.PUBLISH, wanted.name)
     else:

@@ -60,7 +60,7 @@ def _trace_id(given: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 16:
-        raise InvalidArgumentError(f"A trace id has 32 hexadecimal digits; {given[:64]!r} has not.")
+        raise InvalidArgumentError(f"A trace id has 32 hexadecimal digits, not {given[:64]!r}.")
     return found
 
 

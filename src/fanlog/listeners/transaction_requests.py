@@ -34,7 +34,9 @@ def stage(session: RequestSession, request: int, aux: int, payload: memoryview) 
     session.answer(request)
 
 
-def commit(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
+def commit_transaction(
+    session: RequestSession, request: int, aux: int, payload: memoryview
+) -> None:
     def tell(outcome: messages.TransactionCommitted | FanlogError) -> None:
         if isinstance(outcome, FanlogError):
             session.fail(request, outcome)
@@ -65,6 +67,6 @@ def abort(session: RequestSession, request: int, aux: int, payload: memoryview) 
 HANDLERS: dict[FrameKind, NativeHandler] = {
     FrameKind.BEGIN_TRANSACTION: begin,
     FrameKind.STAGE: stage,
-    FrameKind.COMMIT_TRANSACTION: commit,
+    FrameKind.COMMIT_TRANSACTION: commit_transaction,
     FrameKind.ABORT_TRANSACTION: abort,
 }

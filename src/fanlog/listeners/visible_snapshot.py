@@ -1,4 +1,5 @@
-"""What somebody may see of a snapshot: names that it may not describe are among the others."""
+"""The part of a snapshot that a client may see: names that it may not describe count among the
+others."""
 
 from __future__ import annotations
 
@@ -23,18 +24,18 @@ def seen_by(permit: Permit, snapshot: Snapshot) -> Snapshot:
         topics=_seen(snapshot.topics, lambda name: permit.may(Verb.DESCRIBE, name)),
         groups=_seen(snapshot.groups, lambda name: _may_see(permit, Verb.GROUP, name)),
         queues=_seen(snapshot.queues, lambda name: _may_see(permit, Verb.QUEUE, name)),
-        # Who is connected is for operators.
+        # Only operators may see who is connected.
         readers=snapshot.readers if permit.may(Verb.ADMIN, "") else (),
     )
 
 
 def _may_see(permit: Permit, verb: Verb, name: str) -> bool:
-    """Who may describe a name, or use what has it."""
+    """Whether the account may describe or use this name."""
     return permit.may(Verb.DESCRIBE, name) or permit.may(verb, name)
 
 
 def _seen(found: Iterable[M], may: Callable[[str], bool]) -> tuple[M, ...]:
-    """Those that may be seen; the others in one."""
+    """The visible ones by name, and all others as one."""
     named: list[M] = []
     others: M | None = None
     for one in found:

@@ -71,6 +71,15 @@ def load_catalog_copy(path: str) -> CatalogFile:
         return CatalogFile()
 
 
+def stored_epoch(folder: str) -> int:
+    """The epoch of a folder that nobody has open: 0 if it has no catalog, or a lost one."""
+    path = f"{folder}/catalog.json"
+    try:
+        return _catalog(path).epoch
+    except (FileNotFoundError, FormatError):
+        return load_catalog_copy(path).epoch
+
+
 def _catalog(path: str) -> CatalogFile:
     fields = small_files.load(path).fields
     try:

@@ -1,8 +1,8 @@
 """The mark of a clean stop, `<data>/clean`: what a scan of each log's newest segment would find.
 
 `FANLCLN1`, a CRC-32C of the rest (4 bytes), and a `CleanStop` in MessagePack. A stop writes it
-last; the next start reads it, and removes it before it writes anything else. So it is there only
-if nothing was written since.
+last; the next start reads it, and removes it before it writes anything else. So it exists only if
+nothing was written since.
 
 Law: it is a shortcut. A log is scanned if it has no entry, if its newest file is another one or has
 another size, or if the last stretch of that file does not hold what the entry says. Logs that no
@@ -155,11 +155,11 @@ def restore(
     if not _ends_as_it_should(disk, active, clean, index):
         return False
     try:
-        told = decode_producers(clean.producers, clean.end_offset)
+        saved = decode_producers(clean.producers, clean.end_offset)
     except FormatError:
         return False
-    producers.add_runs(told.runs)
-    disk.epochs = told.epochs
+    producers.add_runs(saved.runs)
+    disk.epochs = saved.epochs
     active.index = index
     disk.segments = tuple(segments)
     disk.producers_base = active.base if active.has_producers else -1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +31,6 @@ from fanlog.log.disk import DiskLog
 from fanlog.log.faults import write_error
 from fanlog.log.files import sync_file, sync_folder
 from fanlog.log.lookup import quarantine
-from fanlog.log.partition_notes import Compacted, save_compacted
 from fanlog.log.rewrite import Rewriter, Rewritten
 from fanlog.log.scan import Damage, walk_file
 from fanlog.log.segment import Segment, log_path, write_index
@@ -71,8 +71,9 @@ class Compaction:
     """One run over a log. `step` works in a thread until a file is ready, `swap` puts it in its
     place on the loop thread, and so on until `step` has nothing more.
 
-    It is about the sealed segments before the offset `end`. `stopped` is asked all the time, from
-    the thread: a run can end anywhere and lose nothing.
+    It is about the sealed segments before the offset `end`. Tombstones from `tombstones_end` on
+    stay: somebody who copies the log has not had them. The thread calls `stopped` all the time: a
+    run can end anywhere and lose nothing.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class Compaction:
         visible_end: int,
         now_us: int,
         stopped: Callable[[], bool],
+        *,
         limits: UnpackLimits = FORMAT_LIMITS,
+        tombstones_end: int = sys.maxsize,
     ) -> None:
         self._disk = disk
+        self._tombstones_end = tombstones_end
         self._limits = limits
         self._visible_end = visible_end
-        self._now_us = now_us
         self._tombstones_before_us = now_us - disk.settings.tombstone_seconds * _SECOND_US
         self._stopped = stopped
         sealed = [s.next_offset for s in disk.segments[:-1] if s.next_offset <= visible_end]
@@ -97,8 +100,11 @@ class Compaction:
         self._accepted = False
         self._unpaused_bytes = 0
         self._steps = self._run()
+        self.now_us = now_us
         self.freed_bytes = 0
         self.removed_records = 0
+        # Tombstones have gone before this offset, the next file's among them.
+        self.tombstones_until = 0
 
     def step(self) -> Rewritten | None:
         """The next file that is ready; None at the end of the run. Blocks.
@@ -122,7 +128,7 @@ class Compaction:
                 rewritten.sources, rewritten.made, rewritten.facts, rewritten.path
             )
         except BaseException:
-            # Now, and not when it is thrown away: by then its files may be another run's.
+            # Now, and not when the object is freed: its files may belong to another run then.
             self._steps.close()
             raise
         if self._accepted:
@@ -135,6 +141,8 @@ class Compaction:
         disk = self._disk
         self._sync_sources()
         new_from = disk.compacted.until
+        if disk.compacted.read_until < self._visible_end:
+            disk.note_compacted(read_until=self._visible_end)
         while True:
             self._keys.read(self._batches(disk.segments, new_from), self._visible_end)
             self._oldest_tombstone_us = 0
@@ -143,8 +151,12 @@ class Compaction:
             # While a damaged batch stays, the tombstones after it stay too.
             tombstone_us = 0 if self._damaged else self._oldest_tombstone_us
             until = max(new_from, disk.compacted.until)
-            disk.compacted = Compacted(until, tombstone_us, self._now_us)
-            save_compacted(disk.folder, disk.compacted)
+            disk.note_compacted(
+                until=until,
+                tombstone_us=tombstone_us,
+                ran_us=self.now_us,
+                read_until=self._visible_end,
+            )
             if new_from >= self.end:
                 return
 
@@ -317,8 +329,11 @@ class Compaction:
         tombstones = {i for i in stay if values.is_null(i) and not keys.is_null(i)}
         # All older records of its key have gone before, unless something damaged had to stay, or
         # its keys are yet to be read.
-        may_go = not self._damaged and batch.next_offset <= self._keys.end
+        end = min(self._keys.end, self._tombstones_end)
+        may_go = not self._damaged and batch.next_offset <= end
         if may_go and time_us < self._tombstones_before_us:
+            if tombstones:
+                self.tombstones_until = max(self.tombstones_until, batch.next_offset)
             return [i for i in stay if i not in tombstones]
         if tombstones and not self._oldest_tombstone_us:
             self._oldest_tombstone_us = time_us

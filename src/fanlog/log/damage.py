@@ -11,13 +11,18 @@ from threading import Lock
 
 import msgspec
 
-from fanlog.errors import FormatError
+from fanlog.errors import DamagedError, FanlogError, FormatError
 from fanlog.log import small_files
 from fanlog.log.files import remove_if_there
 from fanlog.log.scan import Owner
 from fanlog.model import DamagedRange
 
 logger = logging.getLogger("fanlog.log")
+
+# Reasons of damage that no other node can repair.
+LOST_EVERYWHERE = "and the primary that it was copied from has lost them, too"
+ACCEPTED = "and an operator has chosen this copy, so that no node has them"
+LOST = (LOST_EVERYWHERE, ACCEPTED)
 
 
 class Quarantine:
@@ -64,8 +69,26 @@ class Quarantine:
             damaged.reason,
         )
 
+    def known(self, damaged: DamagedRange) -> DamagedRange:
+        """The same stretch, with what is known of it: that no other node has it."""
+        for r in self.ranges:
+            if r.reason in LOST and r.first <= damaged.first and damaged.next <= r.next:
+                return msgspec.structs.replace(damaged, reason=r.reason)
+        return damaged
+
+    def accept(self) -> None:
+        """Nobody else has these records: they are lost, and need no repair."""
+        with _lock:
+            accepted = [
+                r if r.reason in LOST else msgspec.structs.replace(r, reason=ACCEPTED)
+                for r in self.ranges
+            ]
+            if accepted != self.ranges:
+                self.ranges = accepted
+                self._save()
+
     def forget(self, first: int, end: int) -> None:
-        """Takes back what is there again, or was never promised."""
+        """Removes ranges that can be read again, or were never promised."""
         if not any(r.first < end and first < r.next for r in self.ranges):
             return
         with _lock:
@@ -92,17 +115,31 @@ class Quarantine:
             logger.warning("The list of damaged records %s can't be written: %s", self._path, fault)
 
 
+def damaged_error(damaged: DamagedRange) -> FanlogError:
+    """The error of who reads damage."""
+    return DamagedError(
+        f"Records {damaged.first} to {damaged.next - 1} can't be read: {damaged.file} is "
+        f"damaged {damaged.reason}. Continue at {damaged.next}, or restore the file from a "
+        "backup.",
+        damaged.first,
+        damaged.next,
+    )
+
+
 # One for all logs: damage is rare, and a lock for each of 100,000 logs is not free.
 _lock = Lock()
 
 
 def _merged(ranges: list[DamagedRange]) -> list[DamagedRange]:
+    """Joins what is adjacent. What another node may repair is never counted as lost."""
     out: list[DamagedRange] = []
     for r in sorted(ranges, key=lambda r: r.first):
         last = out[-1] if out else None
-        if last is not None and r.first <= last.next and r.file == last.file:
+        if last is None or r.first > last.next:
+            out.append(r)
+        elif r.file == last.file and (r.reason in LOST) == (last.reason in LOST):
             next_offset = max(last.next, r.next)
             out[-1] = DamagedRange(last.first, next_offset, last.file, last.reason)
-        else:
-            out.append(r)
+        elif r.next > last.next:
+            out.append(msgspec.structs.replace(r, first=max(r.first, last.next)))
     return out

@@ -10,8 +10,8 @@ from fanlog.log import posix
 
 # More than any broker needs; what "unlimited" means to us.
 _UNLIMITED = 1 << 30
-# Of the log's share, what is not a segment that is kept open: lock, journal, listeners, files that
-# are opened for a moment by the loop, the sync and checkpoint threads and the readers' threads.
+# The part of the log's share that is not for open segments: lock, journal, listeners, and files
+# that the loop, the sync and checkpoint threads and the readers' threads open for a moment.
 _PASSING_FILES = 16
 _SEGMENTS_MIN = 4
 

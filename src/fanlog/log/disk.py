@@ -18,15 +18,15 @@ from contextlib import suppress
 from threading import Lock
 
 from fanlog.config import LogOptions
-from fanlog.errors import TopicDeletedError
+from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.log import posix
 from fanlog.log.background import BackgroundWork, InlineWork, Removals
-from fanlog.log.damage import Quarantine
+from fanlog.log.damage import Quarantine, damaged_error
 from fanlog.log.epochs import Epochs, since
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
-from fanlog.log.partition_notes import Compacted, save_ranked, save_start
+from fanlog.log.partition_notes import Compacted, save_compacted, save_ranked, save_start
 from fanlog.log.producers import ProducerHistory, write_producers
 from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner
@@ -57,7 +57,9 @@ class LogResources:
 
     __slots__ = (
         "background",
+        "damaged_error",
         "indexes",
+        "noting",
         "options",
         "pool",
         "problems",
@@ -73,6 +75,8 @@ class LogResources:
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
+        # Held while a note of compaction changes.
+        self.noting = Lock()
         # Runs slow work.
         self.background: BackgroundWork = InlineWork()
         self.removals = Removals()
@@ -80,6 +84,8 @@ class LogResources:
         # Logs that have, or had, a failure, damage, or batches that do not decode. This list saves
         # asking every log.
         self.troubled: set[Owner] = set()
+        # What readers of damage get.
+        self.damaged_error: Callable[[DamagedRange], FanlogError] = damaged_error
         # Problems with the data folder that the start found, for users.
         self.problems: list[str] = []
         # Called when a log has lost its oldest records: with its new start.
@@ -90,7 +96,7 @@ class LogResources:
         own = LogResources(self.options)
         own.indexes, own.removals = self.indexes, self.removals
         own.problems, own.troubled, own.reserve = self.problems, self.troubled, self.reserve
-        own.start_moved = self.start_moved
+        own.start_moved, own.damaged_error = self.start_moved, self.damaged_error
         return own
 
     def report(self, problem: str) -> None:
@@ -105,6 +111,7 @@ class DiskLog:
 
     __slots__ = (
         "allocated",
+        "closed",
         "compacted",
         "deleted",
         "deleted_before",
@@ -158,7 +165,7 @@ class DiskLog:
         self.last_time_us = 0
         self.fd = -1
         self.fd_used = False
-        self.deleted = False
+        self.closed = self.deleted = False
         self.tracks_unsynced = settings.durability == "fsync"
         self.unsynced: list[int] = []
         self.unsynced_folders = False
@@ -230,9 +237,26 @@ class DiskLog:
         self.index_at = 0
         self.save_producers()
 
+    def note_compacted(self, **changes: int) -> None:
+        """Changes these fields of `compacted`, durably. Blocks; any thread."""
+        with self.shared.noting:
+            changed = self.compacted._replace(**changes)
+            save_compacted(self.folder, changed)
+            self.compacted = changed
+
+    def note_thinned(self, until: int) -> None:
+        """Compacted batches up to an offset are about to be copied into this log. Durable before
+        them: who follows this copy later may have a value and no tombstone."""
+        if until <= self.compacted.thinned_until:
+            return
+        if not self.segments:
+            os.makedirs(self.folder, exist_ok=True)
+            self.unsynced_folders = True
+        self.note_compacted(thinned_until=until)
+
     def restart_at(self, offset: int) -> None:
-        """Leaves all offsets before `offset` out, durably, and lets what is there go. After a crash
-        in between, `start.json` hides what is left."""
+        """Skips to `offset`, durably, and deletes everything before it. After a crash in between,
+        `start.json` hides what is left."""
         os.makedirs(self.folder, exist_ok=True)
         save_start(self.folder, offset)
         self.unsynced_folders = True
@@ -284,7 +308,10 @@ class DiskLog:
         )
 
     def _saved(self, base: int, fault: Exception | None) -> None:
+        if self.closed:
+            return
         if self.deleted or base <= self.producers_base:
+            self._remove_outdated(base)
             return
         self.producers_due = -1
         if fault is not None:
@@ -301,6 +328,22 @@ class DiskLog:
             self._tell_proven(None)
         # Another segment may have begun meanwhile.
         self.save_producers()
+
+    def _remove_outdated(self, base: int) -> None:
+        """Removes a file of producers that was written late."""
+        if base < self.producers_base:
+            outdated = producers_path(self.folder, base)
+            self.shared.removals.add(lambda: remove_if_there(outdated))
+
+    def renew_producers(self) -> None:
+        """Saves the producers before the active segment again: they have been replaced. Raises
+        `OSError` if they can't be saved."""
+        base = self.segments[-1].base
+        # What is under way for an earlier segment ends in an older file.
+        self.producers_base = self.producers_due = -1
+        self.save_producers()
+        if self.producers_base != base:
+            raise OSError(errno.EIO, "The producers could not be saved", self.folder)
 
     def when_proven(self, call: Proven) -> None:
         """Calls back when the producers before the active segment are durable, or with the error.
@@ -400,22 +443,25 @@ class DiskLog:
         known = segment.last_time_us
         return self.sealed_index(segment).last_time_us if known is None else known
 
-    def retain(self, oldest_us: int, bytes_max: int, end_offset: int) -> None:
-        """Deletes sealed segments: by age when `oldest_us` is given, by size past `bytes_max`."""
+    def retain(self, oldest_us: int, bytes_max: int, end_offset: int, visible_end: int) -> None:
+        """Deletes sealed segments: by age when `oldest_us` is given, by size past `bytes_max`.
+        Those that reach past the visible end stay."""
         if not self.segments:
             return
         if self.to_delete:
             # Maybe there was no room for the file of producers that they wait for.
             self.save_producers()
-        self._drop_sealed(oldest_us, bytes_max)
+        self._drop_sealed(oldest_us, bytes_max, visible_end)
         if oldest_us and self.position and self.last_time_us < oldest_us:
             self.roll(end_offset)
-            self._drop_sealed(oldest_us, bytes_max)
+            self._drop_sealed(oldest_us, bytes_max, visible_end)
 
-    def _drop_sealed(self, oldest_us: int, bytes_max: int) -> None:
+    def _drop_sealed(self, oldest_us: int, bytes_max: int, visible_end: int) -> None:
         count = 0
         kept = self.bytes
         for segment in self.segments[:-1]:
+            if segment.next_offset > visible_end:
+                break
             too_old = oldest_us and self.last_time_of(segment) < oldest_us
             if not too_old and not (bytes_max and self._too_much(segment, kept, bytes_max)):
                 break
@@ -533,6 +579,7 @@ class DiskLog:
     def join(self, shared: LogResources) -> None:
         """Shares with all other logs from now on. A log is opened apart from them."""
         self.close()
+        self.closed = False
         self.shared = shared
 
     def track_unsynced(self) -> None:
@@ -584,8 +631,8 @@ class DiskLog:
         self.unsynced_folders = False
 
     def _folders_above(self) -> list[str]:
-        """Those with names on the way to the log that may not be durable: the partition's in its
-        topic's folder, and that one's among the topics."""
+        """The folders above the log in which a new name may not be durable: the topic's folder, and
+        the folder of all topics."""
         topic = os.path.dirname(self.folder)
         return [topic, os.path.dirname(topic)] if self.unsynced_folders else []
 
@@ -597,9 +644,11 @@ class DiskLog:
 
     def close(self) -> None:
         if self.producers_due >= 0 and not self.deleted:
-            # The work did not start, or its callback will not run any more.
-            self.producers_due = -1
+            # The work did not start, or its callback may come when the folder is another's.
+            due, self.producers_due = self.producers_due, -1
             self.save_producers()
+            self._remove_outdated(due)
+        self.closed = True
         self.shared.pool.close(self)
 
     def abandon(self) -> None:

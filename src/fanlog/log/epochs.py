@@ -62,7 +62,8 @@ def since(epochs: Epochs, offset: int) -> Epochs:
 
 def parted_at(epochs: Epochs, epoch: int) -> int | None:
     """The first offset that was written after an epoch; None if nothing was. Up to there the log is
-    what a reader of that epoch knew, and not further. Epoch 0 is not known: nothing can be said."""
+    what a reader of that epoch knew, and not further. Epoch 0 means that the epoch is not known:
+    then there is no answer."""
     if not epoch:
         return None
     i = bisect_right(epochs, epoch, key=_epoch_of)

@@ -80,7 +80,7 @@ def write_error(fault: OSError, path: str, what: str = "Writing") -> StorageErro
 
 
 def read_error(fault: OSError, path: str) -> StorageError:
-    """The error of a read. Nothing is lost by it, and the log goes on."""
+    """The error of a read. It loses nothing, and the log continues."""
     if is_temporary(fault):
         return _out_of_resources(fault, f"Reading {path}")
     return StorageError(f"Reading {path} failed: {says(fault)}. {_remedy(fault)}, then read again.")

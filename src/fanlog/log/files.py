@@ -46,8 +46,9 @@ def sync_folder(path: str) -> None:
 def make_folders(path: str, mode: int = 0o700) -> None:
     """Makes a folder and those above it that are missing; the names of all of them are durable.
 
-    Also the name of one that was there: whoever made it may not have synced it. The folder is for
-    this user only, because it holds messages and hashes of passwords; those above are as usual.
+    Also the name of one that existed before: the process that made it may not have synced it. The
+    folder is for this user only, because it holds messages and hashes of passwords; those above are
+    as usual.
     """
     parent = os.path.dirname(path)
     if parent != path and not os.path.isdir(path):
@@ -68,8 +69,23 @@ def sync_file(path: str) -> None:
         os.close(fd)
 
 
+def sync_tree(folder: str) -> None:
+    """Makes everything in a folder durable, from any writer. Files and folders that vanish
+    meanwhile need not be."""
+    with suppress(FileNotFoundError):
+        with os.scandir(folder) as entries:
+            inside = list(entries)
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                sync_tree(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    sync_file(entry.path)
+        sync_folder(folder)
+
+
 def write_all(fd: int, data: bytes | memoryview, at: int) -> None:
-    """A `pwrite` that goes on until all is written."""
+    """A `pwrite` that repeats until everything is written."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, at)
@@ -78,7 +94,8 @@ def write_all(fd: int, data: bytes | memoryview, at: int) -> None:
 
 
 def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Puts `data` in the place of `path`: after a crash there is the old file or the new one."""
+    """Replaces the content of `path` with `data`: after a crash there is the old file or the new
+    one."""
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
@@ -165,7 +182,7 @@ class FdPool:
 
     def __init__(self, open_max: int) -> None:
         self.open_max = open_max
-        # In the order in which they are looked at; one is taken out without a search.
+        # In the order in which they are checked; one is taken out without a search.
         self._holders: OrderedDict[FdHolder, None] = OrderedDict()
 
     def open(self, holder: FdHolder) -> int:

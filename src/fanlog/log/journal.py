@@ -97,12 +97,15 @@ class Journal:
         """Writes pieces and returns when all of them are durable. Blocks, also while the system is
         out of descriptors or memory. Raises `OSError`; the journal is unusable after that.
 
+        An empty piece waits for those before it: of a repeated batch nothing is stored again.
         Retries write to the same position: a piece must not be in the journal twice.
         """
         logs: list[PartitionLog] = []
         pieces: list[Piece] = []
         size = 0
         for log, piece in entries:
+            if not piece:
+                continue
             if pieces and size + len(piece) > _GROUP_BYTES:
                 self._write(logs, pieces, size, sync)
                 logs, pieces, size = [], [], 0

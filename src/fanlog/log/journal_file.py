@@ -63,7 +63,7 @@ class JournalFound(NamedTuple):
     """The contents of a journal. `spare` are batches behind a torn write, which were never
     acknowledged.
 
-    `complete` is False if it can't be told to whom more was promised: a group is lost.
+    `complete` is False if a group is lost: then it is not known which logs were promised more.
     """
 
     batches: list[memoryview]
@@ -162,11 +162,17 @@ def read_journal(folder: str, generation_min: int | None = None) -> JournalFound
 
 
 def _read(path: str) -> bytes:
-    """A journal file; of one that holds nothing only its first group."""
+    """A journal file; of a retired one only what shows that nothing of its generation follows."""
     with open(path, "rb") as file:
-        head = file.read(HEADER_BYTES)
-        header = _header_at(head, 0)
-        return head if header is not None and not header[2] else head + file.read()
+        head = file.read(2 * HEADER_BYTES)
+        return head if _is_retired(head) else head + file.read()
+
+
+def _is_retired(head: bytes) -> bool:
+    first, second = _header_at(head, 0), _header_at(head, HEADER_BYTES)
+    if first is None or first[2]:
+        return False
+    return second is None or second[1] != first[1]
 
 
 def _take(
@@ -205,7 +211,7 @@ def newest_generation(folder: str) -> int:
 
 
 def retire_journal(folder: str, generation: int) -> None:
-    """Empties the journal for good: what it held is safe in the logs."""
+    """Empties the journal: its batches are safe in the logs."""
     for name in NAMES:
         try:
             fd = os.open(f"{folder}/{name}", os.O_RDWR)

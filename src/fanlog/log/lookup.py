@@ -10,11 +10,11 @@ import os
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.errors import OffsetOutOfRangeError, TopicDeletedError
 from fanlog.log.disk import DiskLog
 from fanlog.log.index import Index
 from fanlog.log.scan import BatchRun, Damage, walk_file
-from fanlog.log.segment import Segment, base_of, log_path
+from fanlog.log.segment import Segment, base_of, log_path, scan_segment
 from fanlog.model import DamagedRange
 
 
@@ -44,7 +44,7 @@ def read_block(disk: DiskLog, offset: int, end: int, bytes_wanted: int = 0) -> B
             if disk.segments is segments:
                 lost = Damage(0, segment.base, "the file is gone", None, None)
                 stop = min(end, segment.next_offset)
-                raise _damaged_error(quarantine(disk, segment, lost, stop)) from None
+                raise disk.shared.damaged_error(quarantine(disk, segment, lost, stop)) from None
         # Retention or compaction came between the look at the list and the opening of the file.
 
 
@@ -65,7 +65,7 @@ def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int, bytes_wa
             if isinstance(part, Damage):
                 damaged = quarantine(disk, segment, part, stop)
                 if damaged.next > offset:
-                    raise _damaged_error(damaged)
+                    raise disk.shared.damaged_error(damaged)
             elif part.next_offset > offset:
                 return _cut_block(part, offset)
     finally:
@@ -87,8 +87,8 @@ def _cut_block(run: BatchRun, offset: int) -> Block:
 
 
 def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> DamagedRange:
-    """Notes damage of a segment, as far as it is not deleted. What has nothing whole behind it goes
-    on to `stop`."""
+    """Notes damage of a segment, as far as it is not deleted. A range with nothing whole behind it
+    ends at `stop`."""
     end = stop if damage.next is None else min(damage.next, stop)
     start = disk.start_offset
     damaged = DamagedRange(
@@ -99,17 +99,21 @@ def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> Da
     )
     if start < end:
         disk.quarantine.add(damaged)
-    return damaged
+    return disk.quarantine.known(damaged)
 
 
-def _damaged_error(damaged: DamagedRange) -> DamagedError:
-    return DamagedError(
-        f"Records {damaged.first} to {damaged.next - 1} can't be read: {damaged.file} is "
-        f"damaged {damaged.reason}. Continue at {damaged.next}, or restore the file from a "
-        "backup.",
-        damaged.first,
-        damaged.next,
-    )
+def look_for_damage(disk: DiskLog) -> None:
+    """Reads all sealed segments, and notes what is damaged there: a power cut may have taken what
+    was never synced, and a start reads the newest segment only."""
+    interval_bytes = disk.shared.options.index_interval_bytes
+    for segment in disk.segments[:-1]:
+        try:
+            scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
+        except FileNotFoundError:
+            # Retention or compaction came between.
+            continue
+        for damage in scanned.damages:
+            quarantine(disk, segment, damage, segment.next_offset)
 
 
 def out_of_range(start_offset: int, offset: int) -> OffsetOutOfRangeError:

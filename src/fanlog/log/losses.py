@@ -37,7 +37,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def load_ends(folder: str) -> dict[str, int]:
-    """How far each log went at least. Nothing if that can't be told."""
+    """How far each log went at least. Nothing if that is not known."""
     path = f"{folder}/ledgers.json"
     try:
         return msgspec.convert(small_files.load(path).fields["ends"], dict[str, int])

@@ -52,6 +52,6 @@ class MirrorLog(PartitionLog):
         if self.durability is not Durability.MEMORY:
             self._epochs = with_epoch(self._epochs, epoch, base_offset)
 
-    def place(self, offset: int) -> None:
-        """Goes on at another offset; what the tail had is not here any more."""
+    def start_at(self, offset: int) -> None:
+        """Continues at another offset; what the tail had is not here any more."""
         self.tail = Tail(offset)

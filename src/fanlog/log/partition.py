@@ -9,19 +9,33 @@ It is long because tail and disk are one log to everybody else: every operation 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.errors import (
+    ClosedError,
+    FanlogError,
+    OffsetOutOfRangeError,
+    TopicDeletedError,
+    UnavailableError,
+)
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.header import read_header
 from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean_stop import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
+from fanlog.log.damage import LOST_EVERYWHERE
 from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.epochs import Epochs, with_batches, with_epoch
 from fanlog.log.faults import is_full, is_temporary, read_error, write_error
-from fanlog.log.lookup import Block, find_append_time, find_time, read_block
+from fanlog.log.lookup import (
+    Block,
+    find_append_time,
+    find_time,
+    look_for_damage,
+    read_block,
+)
 from fanlog.log.producers import ProducerHistory, ProducerRun
 from fanlog.log.recovery import bring_back
 from fanlog.log.replay import Known
@@ -33,8 +47,6 @@ from fanlog.model import DamagedRange, Durability, TopicSettings
 __all__ = ["Block", "PartitionLog", "ProducerRun"]
 
 _SECOND_US = 1_000_000
-# Of damage in a copy: it is not worth copying these records again.
-LOST_EVERYWHERE = "and the primary that it was copied from has lost them, too"
 
 
 class PartitionLog:
@@ -121,6 +133,27 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.producers = histories
 
+    def producer_histories(self) -> Iterable[ProducerHistory]:
+        """The producers of the log, one after the other, as they would be saved now."""
+        disk = self._disk
+        return () if disk is None or disk.producers is None else disk.producers()
+
+    def replace_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
+        """Saves other producers than the log's batches tell, durably, at its end. For a copy of a
+        log whose batches do not tell them any more. Blocks; slow work is done at once."""
+        self.keep_producers(histories)
+        end = self.begin_segment()
+        disk = self._disk
+        if disk is None or not end:
+            return
+        if disk.producers_due == end:
+            raise UnavailableError(f"The producers of {disk.folder} are being saved. Try again.")
+        try:
+            disk.renew_producers()
+            disk.sync()
+        except OSError as fault:
+            self.refuse(fault)
+
     @property
     def is_ranked(self) -> bool:
         """Whether a start found that some of its batches have a priority."""
@@ -177,12 +210,26 @@ class PartitionLog:
 
     @property
     def compacted_until(self) -> int:
-        """The offset before which compaction may have taken records."""
+        """The offset before which compaction may have taken records: here, or where this log was
+        copied from."""
         if self._disk is None:
             return 0
         # The note may be lost. The names of compacted files say it, too.
         made = (s.next_offset for s in reversed(self._disk.segments) if s.name)
-        return max(self._disk.compacted.until, next(made, 0))
+        noted = self._disk.compacted
+        return max(noted.until, noted.thinned_until, next(made, 0))
+
+    @property
+    def compacted_us(self) -> int:
+        """When the log was compacted last; 0 for never."""
+        return 0 if self._disk is None else self._disk.compacted.ran_us
+
+    @property
+    def read_until(self) -> int:
+        """Compaction may have taken records because of others before this offset."""
+        if self._disk is None:
+            return 0
+        return max(self.compacted_until, self._disk.compacted.read_until)
 
     @property
     def unreadable(self) -> list[DamagedRange]:
@@ -229,7 +276,9 @@ class PartitionLog:
         """
         first, last = batches[0], batches[-1]
         if first.base_offset > self.end_offset:
-            self._skip_to(first.base_offset)
+            self.leave_out(first.base_offset)
+        thinned = (b.base_offset + b.span for b in batches if b.span > b.record_count)
+        self._note_thinned(max(thinned, default=0))
         # Of copied batches each brings its own epoch.
         self._epoch_noted = True
         next_offset = last.base_offset + last.span
@@ -237,8 +286,17 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.epochs = with_batches(self._disk.epochs, batches)
 
+    def _note_thinned(self, until: int) -> None:
+        disk = self._disk
+        if until and disk is not None:
+            disk.shared.reserve.check(disk.folder)
+            try:
+                disk.note_thinned(until)
+            except OSError as fault:
+                self.refuse(fault)
+
     def restart_at(self, offset: int) -> None:
-        """Empties the log, durably. It goes on at `offset`, which is not before its end."""
+        """Empties the log, durably. It continues at `offset`, which is not before its end."""
         if offset < self.end_offset:
             raise ValueError(f"The log ends at {self.end_offset}, after {offset}.")
         if self.failure is not None:
@@ -253,8 +311,8 @@ class PartitionLog:
             self._deleted_before = offset
         self.tail = Tail(offset)
 
-    def _skip_to(self, offset: int) -> None:
-        """Leaves the offsets from the end up to `offset` out."""
+    def leave_out(self, offset: int) -> None:
+        """Continues at `offset`: another broker's copy has lost the rest. Readers get the gap."""
         disk, end = self._disk, self.end_offset
         if self.failure is not None:
             self._raise_failure(self.failure)
@@ -266,6 +324,11 @@ class PartitionLog:
                 self.refuse(fault)
             disk.quarantine.add(DamagedRange(end, offset, disk.folder, LOST_EVERYWHERE))
         self.tail = Tail(offset)
+
+    def accept_losses(self) -> None:
+        """No other node has what is damaged here: it is lost."""
+        if self._disk is not None:
+            self._disk.quarantine.accept()
 
     def _note_epoch(self, piece: Piece, disk: DiskLog) -> None:
         """Takes the epoch of the first piece since the start into the log's history."""
@@ -292,6 +355,14 @@ class PartitionLog:
             return read_block(self._disk, offset, end, bytes_wanted)
         except OSError as fault:
             raise read_error(fault, self._disk.folder) from fault
+
+    def look_for_damage(self) -> None:
+        """Reads the log, and notes what is damaged. Blocks; any thread. Raises StorageError."""
+        if self._disk is not None:
+            try:
+                look_for_damage(self._disk)
+            except OSError as fault:
+                raise read_error(fault, self._disk.folder) from fault
 
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; `end_offset` if there is none. Blocks."""
@@ -323,8 +394,9 @@ class PartitionLog:
         except OSError as fault:
             raise read_error(fault, self._disk.folder) from fault
 
-    def retain(self, now_us: int) -> int:
-        """Applies retention, in whole segments or pieces. Returns the number of deleted records."""
+    def retain(self, now_us: int, visible_end: int | None = None) -> int:
+        """Applies retention, in whole segments or pieces. Returns the number of deleted records.
+        What is on disk past a visible end stays."""
         settings = self._settings
         before = self.start_offset
         age_us = settings.retention_seconds * _SECOND_US
@@ -338,8 +410,9 @@ class PartitionLog:
         elif self.failure is None:
             try:
                 disk, end = self._disk, tail.end_offset
+                visible = end if visible_end is None else visible_end
                 disk.shared.reserve.spend(
-                    lambda: disk.retain(oldest_us, settings.retention_bytes, end)
+                    lambda: disk.retain(oldest_us, settings.retention_bytes, end, visible)
                 )
             except OSError as fault:
                 if not is_full(fault):
@@ -370,6 +443,13 @@ class PartitionLog:
                 disk.roll(self.end_offset)
             except OSError as fault:
                 self.refuse(fault)
+        return self.end_offset
+
+    def seal_before(self, offset: int) -> int:
+        """Seals the active segment if it has records before the offset. Where the log ends."""
+        disk = self._disk
+        if disk is not None and disk.segments and disk.segments[-1].base < offset:
+            self.begin_segment()
         return self.end_offset
 
     def move_before(self, offset: int, folder: str) -> None:
@@ -437,9 +517,10 @@ class PartitionLog:
         *,
         everything: bool = False,
         limits: UnpackLimits = FORMAT_LIMITS,
+        tombstones_end: int = sys.maxsize,
     ) -> Compaction | None:
         """A run over the sealed segments below the visible end; None for a log in memory. It
-        unpacks no batch past the limits.
+        unpacks no batch past the limits, and leaves tombstones from `tombstones_end` on.
 
         The active segment is sealed first if it holds enough, or if `everything` is wanted.
         """
@@ -452,7 +533,9 @@ class PartitionLog:
                 disk.roll(self.end_offset)
             except OSError as fault:
                 self.refuse(fault)
-        return Compaction(disk, visible_end, now_us, stopped, limits)
+        return Compaction(
+            disk, visible_end, now_us, stopped, limits=limits, tombstones_end=tombstones_end
+        )
 
     def when_proven(self, call: Callable[[Exception | None], None]) -> None:
         """Calls back when the producers before the active segment are durable, or with the error.
@@ -502,7 +585,7 @@ class PartitionLog:
 
     def refuse(self, fault: OSError) -> NoReturn:
         """Turns a failed write into its error. A full disk, and a lack of descriptors or memory,
-        may pass; all else is for good."""
+        may pass; every other fault is permanent."""
         disk = self._disk
         assert disk is not None
         error = write_error(fault, disk.folder)

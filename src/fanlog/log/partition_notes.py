@@ -21,11 +21,19 @@ RANKED_FILE = "priorities"
 
 class Compacted(NamedTuple):
     """Before offset `until` no key is there twice. `tombstone_us` is the append time of the
-    oldest tombstone there, 0 for none; `ran_us` is when that was found out."""
+    oldest tombstone there, 0 for none; `ran_us` is when that was found out. Records may have gone
+    because of others before `read_until`, which is noted before the first one goes. A copy got
+    compacted batches before `thinned_until`: its tombstones may be gone, and its producers, though
+    it has compacted nothing by itself."""
 
     until: int = 0
     tombstone_us: int = 0
     ran_us: int = 0
+    read_until: int = 0
+    thinned_until: int = 0
+
+
+_ADDED = ("read_until", "thinned_until")
 
 
 def peek_start(folder: str) -> int:
@@ -72,7 +80,10 @@ def load_compacted(folder: str, active_base: int, report: ReportDamage) -> Compa
     is about, and then other records come to those offsets."""
     path = f"{folder}/compacted.json"
     try:
-        compacted = Compacted(*_numbers(small_files.load(path), *Compacted._fields))
+        found = small_files.load(path)
+        # Releases before this one wrote three or four numbers.
+        names = [name for name in Compacted._fields if name in found.fields or name not in _ADDED]
+        compacted = Compacted(**dict(zip(names, _numbers(found, *names), strict=True)))
     except FileNotFoundError:
         return Compacted()
     except FormatError as fault:
@@ -84,8 +95,13 @@ def load_compacted(folder: str, active_base: int, report: ReportDamage) -> Compa
         return Compacted()
     if compacted.until <= active_base:
         return compacted
-    remove_if_there(path)
-    return Compacted()
+    # A key may be there twice now. What has gone, tombstones among it, does not come back.
+    kept = Compacted(thinned_until=max(compacted.until, compacted.thinned_until))
+    if kept.thinned_until:
+        save_compacted(folder, kept)
+    else:
+        remove_if_there(path)
+    return kept
 
 
 def save_compacted(folder: str, compacted: Compacted) -> None:

@@ -1,7 +1,8 @@
 """The producers of a log: their last sequences, and the file that stores them together with the
-log's epochs. With it, the broker recognises a retry after a restart. Batches of one producer whose
-sequence and offsets both go on are one run, so that the list stays short. With every new segment
-the runs before it become `<base>.producers`, so that a start need not read the earlier ones:
+log's epochs. With it, the broker recognises a retry after a restart. Consecutive batches of one
+producer, by sequence and by offset, are one run, so that the list stays short. With every new
+segment the runs before it become `<base>.producers`, so that a start need not read the earlier
+ones:
 
 | bytes | field       | meaning                                                               |
 | ----- | ----------- | --------------------------------------------------------------------- |
@@ -58,7 +59,7 @@ class ProducerRun(NamedTuple):
 
 class ProducerHistory(NamedTuple):
     """One producer's runs of its present epoch, in their order, as they are written down: of each
-    its first sequence, base offset and records. Whoever asked for it may change `numbers`."""
+    its first sequence, base offset and records. The caller may change `numbers`."""
 
     producer_id: int
     epoch: int
@@ -74,7 +75,7 @@ class ProducerRuns:
         self._runs: dict[int, deque[ProducerRun]] = {}
 
     def add(self, batches: Iterable[FoundBatch]) -> None:
-        # Most batches go on where the one before them ended: those become one run at once.
+        # Most batches begin where the one before them ended: those become one run at once.
         id = epoch = first_sequence = base_offset = count = 0
         for batch in batches:
             producer = batch.producer_id
@@ -203,7 +204,7 @@ def decode_producers(data: bytes, base: int) -> PrecedingState:
 
 
 def _decode_epochs(data: bytes, at: int) -> tuple[int, Epochs]:
-    """The epochs that stand at a place, and where they end."""
+    """The epochs that begin at a byte of the file, and the byte after them."""
     count = _EPOCHS.unpack_from(data, at)[0] if len(data) >= at + _EPOCHS.size else 0
     first = at + _EPOCHS.size
     end = first + count * _EPOCH.size

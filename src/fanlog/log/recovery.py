@@ -208,12 +208,12 @@ def _load_producers(disk: DiskLog, segment: Segment, producers: ProducerRuns) ->
         return False
     path = producers_path(disk.folder, segment.base)
     try:
-        told = read_producers(path, segment.base)
+        saved = read_producers(path, segment.base)
     except (FormatError, OSError) as fault:
         logger.warning("%s can't be used: %s", path, fault)
         return False
-    producers.add_runs(told.runs)
-    disk.epochs = told.epochs
+    producers.add_runs(saved.runs)
+    disk.epochs = saved.epochs
     disk.producers_base = segment.base
     return True
 

@@ -42,7 +42,7 @@ class Journaled:
     """One partition's batches of the journal, in the order of their offsets.
 
     Gaps come from pieces that were too large for the journal and went to the log's own file, and
-    from groups that are damaged. `promised_end` is the end of what the journal says was promised.
+    from groups that are damaged. The journal promises everything before `promised_end`.
     """
 
     __slots__ = ("batches", "headers", "promised_end")
@@ -58,10 +58,6 @@ class Journaled:
             return
         self.headers.append(header)
         self.batches.append(batch)
-
-    @property
-    def bases(self) -> list[int]:
-        return [header.base_offset for header in self.headers]
 
     def index_of(self, offset: int) -> int:
         """The first batch that begins at or after this offset."""

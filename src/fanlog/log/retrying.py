@@ -23,7 +23,7 @@ _LONGEST_SECONDS = 0.25
 
 
 class Retry:
-    """Tries again without end, or, after `hurry`, only so many more times."""
+    """Tries again without end, or, after `hurry`, a limited number of times."""
 
     def __init__(self, tries_in_a_hurry: int = 20) -> None:
         self._tries_in_a_hurry = tries_in_a_hurry

@@ -27,11 +27,11 @@ from fanlog.model import KIB, MIB
 _BUFFER_BYTES = 256 * KIB
 _COPY_BYTES = 1 * MIB
 # A dense batch of more records is not made sparse to cover others' offsets: a placeholder of 80
-# bytes is smaller than the places of all its records.
+# bytes is smaller than the offsets of all its records.
 _WIDENED_RECORDS_MAX = 16
 
-# Of a batch, the indexes of the records that stay; None for all of them. Raises `UnreadableError`
-# for a batch that has to stay as it is.
+# The indexes of a batch's records that stay; None for all of them. Raises `UnreadableError` for a
+# batch that has to stay as it is.
 Decide = Callable[[Batch], list[int] | None]
 
 

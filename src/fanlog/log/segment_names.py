@@ -49,7 +49,7 @@ def maybe_segment_name(name: str) -> SegmentName | None:
 
 
 def plain_stem(base: int) -> str:
-    """The name, without a suffix, of what was written from an offset on.
+    """The name, without a suffix, of a segment that begins at an offset.
 
     >>> plain_stem(7)
     '00000000000000000007'
@@ -58,5 +58,5 @@ def plain_stem(base: int) -> str:
 
 
 def compacted_stem(base: int, end: int, generation: int) -> str:
-    """The same of what compaction leaves."""
+    """The same for a segment that compaction wrote."""
     return f"{plain_stem(base)}-{plain_stem(end)}.{generation}"

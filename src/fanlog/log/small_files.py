@@ -96,7 +96,7 @@ def decode(data: bytes, path: str) -> SmallFile:
 def set_aside(path: str) -> str:
     """Renames a damaged file, so that the next one can't overwrite it; its new name."""
     names = (f"{path}.damaged-{n}" for n in range(1, _ASIDE_MAX))
-    # Past so many, the last one is overwritten.
+    # Past this number, the last one is overwritten.
     aside = next((a for a in names if not os.path.exists(a)), f"{path}.damaged-{_ASIDE_MAX}")
     try:
         os.rename(path, aside)

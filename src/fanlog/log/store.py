@@ -15,7 +15,8 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -57,7 +58,7 @@ from fanlog.log.reserve import Reserve
 from fanlog.log.retrying import retry_briefly
 from fanlog.log.scan import Owner
 from fanlog.log.synced_ends import SyncedEnds
-from fanlog.model import Durability, TopicSettings
+from fanlog.model import DamagedRange, Durability, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
 
@@ -94,7 +95,6 @@ class LogStore:
         self,
         folder: Path | None,
         options: LogOptions,
-        now_us: Callable[[], int],
         epoch: int | None = None,
     ) -> None:
         """`epoch` is for a folder of a cluster, whose epochs are those of its primaries. `open`
@@ -103,7 +103,6 @@ class LogStore:
         self.options = options
         self._epoch_chosen = epoch
         self.epoch = 0
-        self._now_us = now_us
         self._shared = LogResources(options)
         if self.folder is not None:
             self._shared.reserve = Reserve(f"{self.folder}/reserve", options.reserve_bytes)
@@ -127,7 +126,7 @@ class LogStore:
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
         self._memory_numbers: set[int] = set()
-        # What replicas have to hear of; and a check that comes before a change.
+        # Passes changes on to replicas; and a check that comes before a change.
         self._topic_changed: TopicChanged = _unheard
         self._check_change: Callable[[], None] = _nothing
 
@@ -147,10 +146,24 @@ class LogStore:
         """From now on `background` runs slow work. Before this, everything runs at once."""
         self._shared.background = self._shared.removals.background = background
 
+    @contextmanager
+    def at_once(self) -> Generator[None]:
+        """Within, slow work ends before the call that wants it."""
+        background = self._shared.background
+        self.employ(InlineWork())
+        try:
+            yield
+        finally:
+            self.employ(background)
+
     @property
     def troubled(self) -> set[Owner]:
         """The logs that may have failed, or may have damage; all others are well."""
         return self._shared.troubled
+
+    def read_damage_as(self, error: Callable[[DamagedRange], FanlogError]) -> None:
+        """What readers of damage get from now on, instead of DamagedError."""
+        self._shared.damaged_error = error
 
     def open(self) -> list[StoredTopic]:
         """Takes the data folder and brings its topics back."""
@@ -182,6 +195,11 @@ class LogStore:
     def history(self) -> tuple[str, str]:
         """The id of this folder's history, and of the history that it was restored from."""
         return self._history
+
+    @property
+    def next_number(self) -> int:
+        """Every topic on disk that was ever here has a lower number."""
+        return self._next_number
 
     @property
     def topics(self) -> list[StoredTopic]:

@@ -35,7 +35,7 @@ class Tail:
         self.end_offset = offset
         self.bytes = 0
         self._head = 0
-        # Base offsets, pieces, last append times; places before the head are empty. Another thread
+        # Base offsets, pieces, last append times; entries before the head are empty. Another thread
         # may search them: they only grow at the end, and are replaced together.
         self._lists: tuple[list[int], list[Piece], list[int]] | None = None
 

@@ -2,24 +2,18 @@
 everywhere, and the operator gets an answer.
 
 Revoking is the exception: it takes effect at once, also if the disk is full. The answer then says
-that it is not stored.
-
-It is long because each change of a key or a user is checked, written, applied and answered in
-one method.
+that it is not stored. Checks are in `account_checks.py`.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import Literal, NoReturn, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from fanlog.errors import (
     AccountExistsError,
-    AccountNotFoundError,
     FanlogError,
     InvalidArgumentError,
     LimitError,
@@ -39,8 +33,20 @@ from fanlog.format.accounts import (
     UserInfo,
     UsersPage,
 )
-from fanlog.format.patterns import has_wildcard
-from fanlog.identity import Account, Allowance, Identity, Login, Role, Verb
+from fanlog.identity import Account, Identity, Login, Verb
+from fanlog.security.account_checks import (
+    check_account_name,
+    checked_allowance,
+    checked_comment,
+    digest_in,
+    expiry_us,
+    id_in,
+    is_admin,
+    key_info,
+    page_of_names,
+    raise_missing,
+    user_info,
+)
 from fanlog.security.directory import (
     KEY_PREFIX,
     USER_PREFIX,
@@ -51,20 +57,12 @@ from fanlog.security.directory import (
     UserEntry,
 )
 from fanlog.security.gate import SecurityGate
-from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
+from fanlog.security.keys import make_key, new_secret
 from fanlog.security.rules import check_rules
 
-_SECOND_US = 1_000_000
-_NAME_BYTES_MAX = 255
-_COMMENT_BYTES_MAX = 1000
 _CERTIFICATES_MAX = 100
-_PAGE = 100
 # Rotations with old secrets that are valid at the same time.
 _OLD_MAX = 4
-# A hundred years: past that a number is a mistake.
-# Larger numbers do not fit into JSON.
-_ALLOWANCE_MAX = 2**53
-_SECONDS_MAX = 100 * 366 * 86_400.0
 
 E = TypeVar("E", KeyEntry, UserEntry)
 
@@ -106,18 +104,18 @@ class BrokerAccounts:
         """A new key. Its secret is in the answer, and nowhere else."""
         self._check_new(wanted.name)
         text = make_key()
-        while self._directory.key_by_id(_id_of(text)) is not None:
+        while self._directory.key_by_id(id_in(text)) is not None:
             text = make_key()
         now_us = self._now_us()
         entry = KeyEntry(
             name=wanted.name,
-            id=_id_of(text),
-            digest=_digest_of(text),
+            id=id_in(text),
+            digest=digest_in(text),
             rules=check_rules(wanted.rules),
-            allowance=_checked_allowance(wanted.allowance),
-            comment=_checked_comment(wanted.comment),
+            allowance=checked_allowance(wanted.allowance),
+            comment=checked_comment(wanted.comment),
             created_us=now_us,
-            expires_us=_expiry(now_us, wanted.expires_seconds),
+            expires_us=expiry_us(now_us, wanted.expires_seconds),
         )
         self._put(entry)
         return KeyMade(text, key_info(entry))
@@ -135,12 +133,12 @@ class BrokerAccounts:
         now_us = self._now_us()
         old = [one for one in entry.old if one.until_us > now_us]
         if wanted.grace_seconds:
-            old.append(OldSecret(entry.digest, _expiry(now_us, wanted.grace_seconds)))
+            old.append(OldSecret(entry.digest, expiry_us(now_us, wanted.grace_seconds)))
         else:
             old = []
         text = new_secret(entry.id)
         changed = msgspec.structs.replace(
-            entry, digest=_digest_of(text), old=tuple(old[-_OLD_MAX:]), rotated_us=now_us
+            entry, digest=digest_in(text), old=tuple(old[-_OLD_MAX:]), rotated_us=now_us
         )
         self._put(changed)
         return KeyMade(text, key_info(changed))
@@ -154,7 +152,7 @@ class BrokerAccounts:
         return key_info(self._key(name))
 
     def keys(self, after: str = "") -> KeysPage:
-        names, more = _page(self._directory.names("key"), after)
+        names, more = page_of_names(self._directory.names("key"), after)
         return KeysPage(tuple(key_info(self._directory.keys[name]) for name in names), more)
 
     # Users
@@ -171,10 +169,10 @@ class BrokerAccounts:
             rules=rules,
             password=kept,
             certificates=self._checked_certificates(wanted.name, wanted.certificates),
-            allowance=_checked_allowance(wanted.allowance),
-            comment=_checked_comment(wanted.comment),
+            allowance=checked_allowance(wanted.allowance),
+            comment=checked_comment(wanted.comment),
             created_us=now_us,
-            expires_us=_expiry(now_us, wanted.expires_seconds),
+            expires_us=expiry_us(now_us, wanted.expires_seconds),
         )
         self._put(entry)
         return user_info(entry)
@@ -218,7 +216,7 @@ class BrokerAccounts:
         return user_info(self._user(name))
 
     def users(self, after: str = "") -> UsersPage:
-        names, more = _page(self._directory.names("user"), after)
+        names, more = page_of_names(self._directory.names("user"), after)
         return UsersPage(tuple(user_info(self._directory.users[name]) for name in names), more)
 
     # Both
@@ -290,20 +288,26 @@ class BrokerAccounts:
         if wanted.rules is not None:
             changes["rules"] = check_rules(wanted.rules)
         if wanted.allowance is not None:
-            changes["allowance"] = _checked_allowance(wanted.allowance)
+            changes["allowance"] = checked_allowance(wanted.allowance)
         if wanted.comment is not None:
-            changes["comment"] = _checked_comment(wanted.comment)
+            changes["comment"] = checked_comment(wanted.comment)
         if wanted.expires_seconds is not None:
-            changes["expires_us"] = _expiry(self._now_us(), wanted.expires_seconds)
+            changes["expires_us"] = expiry_us(self._now_us(), wanted.expires_seconds)
         return changes
 
     def _key(self, name: str) -> KeyEntry:
         pending = [e for e in self._pending.get(KEY_PREFIX + name, ()) if isinstance(e, KeyEntry)]
-        return pending[-1] if pending else self._directory.keys.get(name) or _missing("key", name)
+        return (
+            pending[-1] if pending else self._directory.keys.get(name) or raise_missing("key", name)
+        )
 
     def _user(self, name: str) -> UserEntry:
         pending = [e for e in self._pending.get(USER_PREFIX + name, ()) if isinstance(e, UserEntry)]
-        return pending[-1] if pending else self._directory.users.get(name) or _missing("user", name)
+        return (
+            pending[-1]
+            if pending
+            else self._directory.users.get(name) or raise_missing("user", name)
+        )
 
     def _entries(self) -> Iterable[AccountEntry]:
         """All keys and users, as they are written."""
@@ -349,103 +353,11 @@ class BrokerAccounts:
 
     def _check_admin_left(self, entry: AccountEntry, changed: AccountEntry | None) -> None:
         """Checks that an account is left that can manage keys and users."""
-        if not _is_admin(entry) or (changed is not None and _is_admin(changed)):
+        if not is_admin(entry) or (changed is not None and is_admin(changed)):
             return
         others = (one for one in self._entries() if one.ledger_key != entry.ledger_key)
-        if not any(_is_admin(one) for one in others):
+        if not any(is_admin(one) for one in others):
             raise InvalidArgumentError(
                 f"{entry.name!r} is the last admin: without an admin, nobody can manage keys "
                 "and users. Create another admin first."
             )
-
-
-def check_account_name(name: str) -> str:
-    """The name of a key or user, if it can be one."""
-    size = len(name.encode(errors="replace"))
-    odd = any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") for c in name)
-    if not 1 <= size <= _NAME_BYTES_MAX or odd or name != name.strip() or has_wildcard(name):
-        raise InvalidArgumentError(
-            f"{name[:80]!r} can't be the name of a key or user: it has 1 to {_NAME_BYTES_MAX} "
-            "bytes, no spaces at its ends, no control characters, and neither * nor >."
-        )
-    return name
-
-
-def key_info(entry: KeyEntry) -> KeyInfo:
-    return KeyInfo(
-        name=entry.name,
-        id=entry.id,
-        rules=entry.rules,
-        allowance=entry.allowance,
-        comment=entry.comment,
-        created_us=entry.created_us,
-        expires_us=entry.expires_us,
-        rotated_us=entry.rotated_us,
-        old_until_us=max((old.until_us for old in entry.old), default=0),
-        source=entry.source,
-    )
-
-
-def user_info(entry: UserEntry) -> UserInfo:
-    return UserInfo(
-        name=entry.name,
-        rules=entry.rules,
-        has_password=bool(entry.password),
-        certificates=entry.certificates,
-        allowance=entry.allowance,
-        comment=entry.comment,
-        created_us=entry.created_us,
-        expires_us=entry.expires_us,
-        disabled=entry.disabled,
-        source=entry.source,
-    )
-
-
-def _is_admin(entry: AccountEntry) -> bool:
-    disabled = isinstance(entry, UserEntry) and entry.disabled
-    return entry.rules.role is Role.ADMIN and not disabled and not entry.expires_us
-
-
-def _page(known: list[str], after: str) -> tuple[list[str], str]:
-    at = bisect_right(known, after) if after else 0
-    page = known[at : at + _PAGE]
-    return page, page[-1] if at + _PAGE < len(known) else ""
-
-
-def _missing(kind: str, name: str) -> NoReturn:
-    raise AccountNotFoundError(f"There is no {kind} {name!r}. List them with: fanlog {kind} list")
-
-
-def _id_of(text: str) -> str:
-    parsed = maybe_parse(text)
-    assert parsed is not None
-    return parsed.id
-
-
-def _digest_of(text: str) -> str:
-    parsed = maybe_parse(text)
-    assert parsed is not None
-    return digest_of(parsed.secret)
-
-
-def _expiry(now_us: int, seconds: float) -> int:
-    if not 0 <= seconds <= _SECONDS_MAX:
-        raise InvalidArgumentError("An expiry time is 0 (never), or at most 100 years from now.")
-    return now_us + max(1, int(seconds * _SECOND_US)) if seconds else 0
-
-
-def _checked_comment(comment: str) -> str:
-    odd = any(unicodedata.category(c) == "Cc" for c in comment)
-    if odd or len(comment.encode(errors="replace")) > _COMMENT_BYTES_MAX:
-        raise InvalidArgumentError(f"A comment is one line of {_COMMENT_BYTES_MAX} bytes at most.")
-    return comment
-
-
-def _checked_allowance(allowance: Allowance) -> Allowance:
-    for name in allowance.__struct_fields__:
-        # Written so that a NaN is refused as well.
-        if not 0 <= getattr(allowance, name) <= _ALLOWANCE_MAX:
-            raise InvalidArgumentError(
-                f"The limit {name} is a number from 0 (what the settings say) to {_ALLOWANCE_MAX}."
-            )
-    return allowance

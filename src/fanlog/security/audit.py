@@ -15,8 +15,8 @@ A record is a JSON object, and is hashed as it is stored: SHA-256 over its bytes
 | `count`, `until` | how many of the same kind this record stands for, and the time of the last |
 | `prev`     | hash of the record before, in hex; zeros in the first record                   |
 
-Whatever is empty is left out. The hash of the newest record, with its number, is the head: whoever
-keeps a head elsewhere can tell later whether all records up to it are still the same.
+Whatever is empty is left out. The hash of the newest record, with its number, is the head: with a
+head that is kept elsewhere, a check can tell later whether all records up to it are still the same.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def show_time(time_us: int) -> str:
 
 def clean(text: str) -> str:
     """A text chosen by a client: bounded, and without characters that a terminal obeys or JSON
-    can't hold. A key given in the wrong place stays secret."""
+    can't hold. A key given in a wrong field stays secret."""
     text = _KEY.sub(r"\1…", text[:_TEXT_LENGTH_MAX])
     if text.isprintable():
         return text

@@ -12,7 +12,7 @@ import msgspec
 from fanlog.config_security import AccountTable, KeyTable, SecurityOptions, UserTable
 from fanlog.errors import ConfigError, FanlogError
 from fanlog.identity import Allowance, Role, Rules
-from fanlog.security.accounts import check_account_name
+from fanlog.security.account_checks import check_account_name
 from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 from fanlog.security.keys import ID_CHARACTERS, digest_of, is_digest, maybe_parse
 from fanlog.security.passwords import check_password, hash_password, is_hash

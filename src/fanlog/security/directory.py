@@ -103,7 +103,7 @@ class Directory:
 
     @property
     def distrusted(self) -> bool:
-        """Whether keys and users that were made by commands are not let in: see `distrust`."""
+        """Whether keys and users that were made by commands may not log in: see `distrust`."""
         return self._distrusted
 
     def names(self, kind: Literal["key", "user"]) -> list[str]:
@@ -170,7 +170,7 @@ class Directory:
         for tell in self.on_change:
             tell()
 
-    # Who is let in now
+    # Accounts that may log in now
 
     def key_by_id(self, id: str) -> KeyEntry | None:
         return self._trusted(self._key_by_id.get(id))

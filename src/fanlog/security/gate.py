@@ -20,7 +20,7 @@ from fanlog.security.rules import Decisions, forbidden
 logger = logging.getLogger("fanlog.security")
 
 _SECOND_US = 1_000_000
-# A name or a secret longer than this is none, and is not looked at.
+# A longer name or secret is refused without a check.
 _LOGIN_CHARACTERS_MAX = 16_384
 NO_LOGIN = (
     "This broker asks clients to log in. Give a key: fanlog.connect(url, key=...), or FANLOG_KEY "
@@ -51,7 +51,7 @@ class TokenVerifier(Protocol):
 
 
 class LoginGuard(Protocol):
-    """Watches logins: it may refuse one before it is looked at, as after many wrong ones."""
+    """Watches logins: it may refuse one before it is checked, as after many wrong ones."""
 
     def check(self, login: Login, who: Identity, /) -> None:
         """Raises RateLimitedError if this peer has to wait."""
@@ -246,8 +246,8 @@ class SecurityGate:
         return None
 
     def expired(self) -> bool:
-        """Whether an account that is in use has expired since this was asked last. Asked once a
-        second: connections are looked at only if so."""
+        """Whether an account in use has expired since the last call. Called once a second:
+        connections are checked only if it is True."""
         now = self._now_us() // _SECOND_US
         due = {second for second in self._expiries if second <= now}
         self._expiries -= due

@@ -85,7 +85,7 @@ class RateBuckets:
 
     @property
     def in_debt(self) -> bool:
-        """Whether there was a debt when they were last looked at. It may be paid since."""
+        """Whether there was a debt at the last check. It may be paid since."""
         if self._messages is not None and self._messages.level < 0:
             return True
         return self._bytes is not None and self._bytes.level < 0

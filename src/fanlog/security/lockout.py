@@ -4,10 +4,10 @@ checked at all, so guessing costs the broker nothing.
 
 By user: many addresses that try the passwords of one user wait together, but never long, and not
 those from which that user has logged in before. Keys are not locked by name: nobody guesses 256
-bits, so a right key from an address that is not locked itself is always let in.
+bits, so a right key is always accepted from an address that is not locked itself.
 
-Law: the tables have a bounded size, however many addresses and names come. Whoever failed longest
-ago is forgotten first.
+Law: the tables have a bounded size, however many addresses and names come. The entry whose last
+failure is oldest is forgotten first.
 """
 
 from __future__ import annotations

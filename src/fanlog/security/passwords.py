@@ -24,7 +24,7 @@ PASSWORD_BYTES_MAX = 1024
 _LOG2_N, _R, _P = 15, 8, 1
 _SALT_BYTES = 16
 _HASH_BYTES = 32
-# OpenSSL wants to be told: 128 * n * r bytes, and some more. It also bounds what a hash in a config
+# OpenSSL needs this limit: 128 * n * r bytes, and some more. It also bounds what a hash in a config
 # file can ask for.
 _MEMORY_BYTES_MAX = 160 * 1024 * 1024
 # Checks at a time, and those that wait for their turn: each has 32 MiB, and a wrong one costs us as

@@ -47,7 +47,7 @@ _STATES = {"group\0": "groups", "queue\0": "queues"}
 
 
 def state_of(verb: Verb, name: str) -> str:
-    """The name by which DESCRIBE is asked about a group or a queue."""
+    """The name for a DESCRIBE check about a group or a queue."""
     return f"{verb.value}\0{name}"
 
 
@@ -73,7 +73,7 @@ _WHY_NOT = {
 
 
 class _Lists(NamedTuple):
-    """An account's rules, ready to be asked."""
+    """An account's rules, prepared for checks."""
 
     publish: Patterns
     subscribe: Patterns

@@ -1,6 +1,6 @@
-"""The public keys that tokens are checked with: from a file (PEM or JSON), or from a JWKS address
-that is asked again when an unknown key turns up. Only public keys count: with secrets in a key set,
-all its readers could make tokens."""
+"""The public keys that tokens are checked with: from a file (PEM or JSON), or from a JWKS address,
+which is fetched again when an unknown key turns up. Only public keys count: with secrets in a key
+set, all its readers could make tokens."""
 
 from __future__ import annotations
 
@@ -195,9 +195,9 @@ class KeyFile:
 
 
 class KeySet:
-    """Keys from a JWKS address. It is asked when a key is wanted that is not known, and again after
-    a while, so that keys that were withdrawn are forgotten. However many unknown keys turn up, it
-    is asked once in `floor_seconds`."""
+    """Keys from a JWKS address. It is fetched when a token names an unknown key, and again after a
+    while, so that withdrawn keys are forgotten. However many unknown keys turn up, it is fetched at
+    most once in `floor_seconds`."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ ASYMMETRIC = (
 _KNOWN_MAX = 4096
 # Before the mark of a key in an account's `credential`: users of an OpenID provider have another.
 _MARK = "jwt:"
-# How often the key file is looked at.
+# How often the key file is checked.
 _LOOK_SECONDS = 1.0
 _SECOND_US = 1_000_000
 # The year 9999: further ahead no clock can say it.
@@ -95,7 +95,7 @@ class Tokens:
         self._known: dict[bytes, Account] = {}
         self._marked: tuple[tuple[TokenKey, ...], ...] = ()
         self._known_marks: frozenset[str] = frozenset()
-        # Called when keys have changed: whom they have let in is looked at again.
+        # Called when keys have changed: connections that logged in with them are checked again.
         self.on_change: list[Callable[[], None]] = []
         if options.token_key_file:
             self._file = KeyFile(options.token_key_file, "security.token_key_file")
@@ -204,7 +204,7 @@ class Tokens:
 
 
 def check_token_options(options: SecurityOptions) -> None:
-    """Raises ConfigError for settings that would let in more than the operator means."""
+    """Raises ConfigError for settings that would accept more tokens than the operator intends."""
     read_algorithms(options.token_algorithms)
     if not options.token_issuer or not options.token_audience:
         raise ConfigError(

@@ -242,7 +242,7 @@ def _headers_array(batch: Batch, type: pa.DataType) -> pa.Array | None:
     try:
         keys = _binary_array(names, entries, _STRING)
     except FormatError:
-        # A name that is no UTF-8: rare enough to be looked at one by one.
+        # A name that is not UTF-8: rare enough to check one by one.
         texts = [name.decode(errors="replace") for name in names.to_bytes_list()]
         keys = pa.array(texts, _STRING)
     pairs = pa.StructArray.from_arrays(

@@ -2,9 +2,9 @@
 below, and only on the driver; tasks are handed what was found. Secrets are the exception: every
 process reads its own, so that they never travel with a plan.
 
-Settings are the command line's to read (`fanlog.cli`), with exceptions that are here: where Java
-is, because Spark itself looks for it there, and FANLOG_URL, FANLOG_KEY_FILE and their like, because
-a Spark program has no command line of ours.
+Elsewhere only the command line reads settings (`fanlog.cli`). The exceptions are here: where Java
+is, because Spark itself looks for it there; and FANLOG_URL, FANLOG_KEY_FILE and the like, because a
+Spark program has no command line of Fanlog's.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def broker_url() -> str:
 
 
 def login_options(key_file: str) -> dict[str, Any]:
-    """What this process logs in with: the file of the option, or what its environment has. Whom it
-    trusts over TLS is in its environment as well."""
+    """What this process logs in with: the file of the option, or what its environment has. The
+    certificates that it trusts are in its environment as well."""
     environment = os.environ  # noqa: TID251 - see the law above
     trusted = tls_from(environment)
     if key_file:
@@ -48,8 +48,8 @@ def login_options(key_file: str) -> dict[str, Any]:
 
 
 def check_java() -> None:
-    """That there is a Java for Spark to run on. Spark takes the one in JAVA_HOME, if that is set,
-    and no other."""
+    """Checks that there is a Java for Spark. Spark takes the one in JAVA_HOME, if that is set, and
+    no other."""
     home = os.environ.get("JAVA_HOME")  # noqa: TID251 - where Spark looks for it
     found = f"{home}/bin/java" if home else shutil.which("java")
     if home and not (found and os.access(found, os.X_OK)):

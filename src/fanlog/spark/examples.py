@@ -48,7 +48,7 @@ _SAID = (
     "try turning it off and on",
     "which version",
 )
-# Of a hundred orders, about so many are never paid, and so many payments are of another amount.
+# Of a hundred orders, how many are never paid, and how many payments have another amount.
 _UNPAID = 0.04
 _MISTAKEN = 0.01
 _PAID_AFTER_SECONDS = 90.0
@@ -102,17 +102,17 @@ def payments(seed: int, shape: Shape) -> Iterator[Example]:
     for i, order in enumerate(orders(seed, clean)):
         while waiting and waiting[0][0] <= order.event_time_us:
             yield _payment(*heapq.heappop(waiting), spoiling, shape)
-        placed = msgspec.json.decode(order.value)
+        bought = msgspec.json.decode(order.value)
         if chance.random() < _UNPAID:
             continue
-        amount = placed["price_cents"] * placed["quantity"]
+        amount = bought["price_cents"] * bought["quantity"]
         if chance.random() < _MISTAKEN:
             amount += chance.choice((-100, 100, 900))
         delay_us = int(chance.lognormvariate(0, 1) * _PAID_AFTER_SECONDS * _SECOND_US)
         paid_at = order.event_time_us + delay_us
         payment: dict[str, object] = {
             "payment_id": f"p-{seed}-{i}",
-            "order_id": placed["order_id"],
+            "order_id": bought["order_id"],
             "amount_cents": amount,
             "method": chance.choice(_METHODS),
             "paid_at": paid_at,
@@ -145,7 +145,7 @@ def sensors(seed: int, shape: Shape) -> Iterator[Example]:
 
 
 def chat(seed: int, shape: Shape) -> Iterator[Example]:
-    """What people say in rooms, some of which are busier than others."""
+    """Messages of people in rooms. Some rooms are busier than others."""
     chance = random.Random(f"chat {seed}")
     spoiling = random.Random(f"bad chat {seed}")
     for time_us in _times(chance, shape):
@@ -177,13 +177,13 @@ def _times(chance: random.Random, shape: Shape) -> Iterator[int]:
 
 
 def _example(
-    place: tuple[str, str, int],
+    target: tuple[str, str, int],
     content: Mapping[str, object],
     spoiling: random.Random,
     shape: Shape,
 ) -> Example:
     """A message with this topic, key and time; a bad one now and then, if that is wanted."""
-    topic, key, time_us = place
+    topic, key, time_us = target
     value = _encode(content)
     if shape.bad_per_mille and spoiling.randrange(1000) < shape.bad_per_mille:
         value = _spoiled(value, content, spoiling)

@@ -11,9 +11,10 @@
 Law: what is named in `whole/` is on the disk, and is made once for a batch, by whoever comes first.
 From there on a batch can only go forward: its files are moved, then `state.json` says that it is
 done. A file's name says what it holds, so that one whose batches are in a wider merged file does
-not count. So a crash or a power cut at any point is mended by going on. The lock keeps writers
-apart; where it can't (some network disks), one that should be dead by now makes nothing count
-twice, and takes nothing back but what is done while it replaces `state.json`, for a moment.
+not count. So after a crash or a power cut at any point, the next run completes the batch. The lock
+keeps writers apart. Some network disks have no locks. There, an old writer that should be dead can
+store nothing twice; it can undo only what another one does in the moment in which it replaces
+`state.json`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _COMMIT_AT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
 # A writer whose Spark was killed lives on for a moment.
 LOCK_SECONDS_MAX = 60.0
 _LOCK_POLL_SECONDS = 0.2
-# A query meets a merge now and then, but hardly one after the other.
+# A query may run into a merge now and then, but hardly into two in a row.
 QUERY_TRIES_MAX = 5
 # One more look shows what a merge has changed; a lake that is written all the time may take more.
 LOOKS_MAX = 20
@@ -90,12 +91,12 @@ class Lake:
     def files(self) -> list[Path]:
         """The files that count: those of batches that are whole, but not those that a merged one
         has replaced a moment ago."""
-        # Who looks while files are merged may see neither the old ones nor the new one, or a new
-        # one with a batch that was done since: then it takes another look.
+        # While files are merged, a listing may have neither the old files nor the new one, or a new
+        # one with a later batch. Then it lists again.
         before: list[LakeFile] | None = None
         ahead: list[LakeFile] = []
         for _ in range(LOOKS_MAX):
-            # First what is done, then what is there: or a batch could lack a file.
+            # First the finished batches, then the files: otherwise a batch could lack a file.
             done = self._done_on_disk()
             held = [some for folder in self._folders() for some in counting_files(folder)]
             found = [some for some in held if done is None or some.last <= done]
@@ -133,7 +134,7 @@ class Lake:
         return ask(self.read(spark))
 
     def check_filled(self) -> None:
-        """That there is something to read, which can be said without Spark."""
+        """Checks, without Spark, that there is something to read."""
         _check_some(self.root, self.files())
 
     def _read(self, spark: SparkSession, files: list[Path]) -> DataFrame:
@@ -196,7 +197,7 @@ class Lake:
         self._state = state
 
     def add(self, rows: DataFrame, batch: int) -> None:
-        """Puts a batch into the lake; once, however often it is said."""
+        """Puts a batch into the lake: once, even if it is called again for this batch."""
         if batch <= self._state.done:
             return
         self._check_next(batch)
@@ -222,7 +223,7 @@ class Lake:
         return self._whole / f"{batch:010}.json"
 
     def _declare_whole(self, batch: int, staged: Path) -> None:
-        """Makes this try the one that counts, unless another is it already."""
+        """Makes this attempt the one that counts, unless another one is already."""
         files = sorted(staged.glob("topic=*/date=*/part-*.parquet"))
         folders = {folder for path in files for folder in path.parents[:2]}
         for path in (*files, *folders, staged, self._staged):
@@ -249,7 +250,8 @@ class Lake:
             staged = self._staged / name
             folder = self.root.joinpath(*Path(name).parts[1:-1])
             folder.mkdir(parents=True, exist_ok=True)
-            # Spark's own name stays in it: the same file has the same name whoever moves it.
+            # Spark's own name stays in it: the same file has the same name, whichever process moves
+            # it.
             target = folder / f"batch-{batch:010}-{staged.name}"
             if not target.exists():
                 staged.rename(target)
@@ -265,7 +267,7 @@ class Lake:
             shutil.rmtree(staged, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Goes on with what a crash has left, and drops what is of no use any more."""
+        """Finishes what a crash has left, and drops what is of no use any more."""
         for listing in sorted(self._whole.glob("??????????.json")):
             self._finish(int(listing.stem))
         for left in (*self._staged.iterdir(), *self._own.glob("merging-*")):

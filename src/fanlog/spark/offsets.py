@@ -43,11 +43,11 @@ def to_json(
 ) -> dict[str, Any]:
     """Offsets as Spark stores them, always in the same order: it compares the text."""
     found: dict[str, Any] = {}
-    for place in sorted(offsets):
-        topic = found.setdefault(place.topic, {"log": place.log, "offsets": {}})
-        topic["offsets"][str(place.partition)] = offsets[place]
-        if epochs and place in epochs:
-            topic.setdefault("epochs", {})[str(place.partition)] = epochs[place]
+    for tp in sorted(offsets):
+        topic = found.setdefault(tp.topic, {"log": tp.log, "offsets": {}})
+        topic["offsets"][str(tp.partition)] = offsets[tp]
+        if epochs and tp in epochs:
+            topic.setdefault("epochs", {})[str(tp.partition)] = epochs[tp]
     return found
 
 
@@ -86,7 +86,7 @@ class Range:
     """Offsets `first` up to, not including, `end` of a partition. `record_bytes` is what a record
     takes there, more or less."""
 
-    place: LogPartition
+    tp: LogPartition
     first: int
     end: int
     record_bytes: float = 0.0
@@ -103,34 +103,34 @@ class Range:
 def limited(
     ranges: Iterable[Range], *, records_max: int = 0, bytes_max: int = 0
 ) -> dict[LogPartition, int]:
-    """The ends of what may be read at once. Each partition gets a record as far as the limits
-    go, those with the most to read first, and its share of what is left: none waits for another,
-    however busy, and something always goes on. 0 is no limit."""
+    """Up to where to read at once. Within the limits each partition gets one record, those with the
+    most to read first, and then its share of the rest. So no partition waits for a busy one, and
+    there is always progress. 0 is no limit."""
     chosen = [some for some in ranges if some.size]
     total = sum(some.size for some in chosen)
     total_bytes = sum(some.bytes for some in chosen)
     records_most = min(total, records_max or total)
     bytes_most = min(total_bytes, bytes_max or total_bytes)
     if records_most == total and bytes_most == total_bytes:
-        return {some.place: some.end for some in chosen}
-    taken = {some.place: 0 for some in chosen}
+        return {some.tp: some.end for some in chosen}
+    taken = {some.tp: 0 for some in chosen}
     got, got_bytes = 0, 0.0
     for some in sorted(chosen, key=lambda some: (some.bytes, some.size), reverse=True):
         if not got or (got < records_most and got_bytes + some.record_bytes <= bytes_most):
-            taken[some.place] = 1
+            taken[some.tp] = 1
             got += 1
             got_bytes += some.record_bytes
     left = [(records_most - got, total - got), (bytes_most - got_bytes, total_bytes - got_bytes)]
     for some in chosen:
-        if taken[some.place]:
+        if taken[some.tp]:
             more = [(some.size - 1) * max(0, spare) / rest for spare, rest in left if rest > 0]
-            taken[some.place] += int(min(more, default=0))
-    return {some.place: some.first + taken[some.place] for some in chosen}
+            taken[some.tp] += int(min(more, default=0))
+    return {some.tp: some.first + taken[some.tp] for some in chosen}
 
 
 def split(ranges: Iterable[Range], tasks_min: int) -> list[Range]:
-    """The ranges in at least so many pieces, if there are as many records: large ones are cut
-    into equal parts."""
+    """The ranges in at least this number of pieces, if there are as many records: large ones are
+    cut into equal parts."""
     chosen = [some for some in ranges if some.size]
     total = sum(some.size for some in chosen)
     if len(chosen) >= tasks_min:

@@ -1,7 +1,7 @@
 """The options of the format `fanlog`: read from Spark's strings, and checked on the driver.
 
-Spark does not care how an option's name is written, so neither do the checks. Each mistake is one
-sentence, raised before anything is asked of a broker.
+Spark does not care how an option's name is written, so neither do the checks. The error for a
+mistake is one sentence. It is raised before the first request to a broker.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
             raise InvalidArgumentError(
                 f"{name!r} is a pattern: give it with the option `pattern`, not with `topics`."
             )
-    ending = options.places("endingOffsets")
+    ending = options.positions("endingOffsets")
     if streaming and ending is not None:
         raise InvalidArgumentError(
             "The option `endingOffsets` is for batch reads: a stream has no end. Leave it out, or "
@@ -177,7 +177,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         topics=topics,
         pattern=pattern,
         columns=options.names("columns"),
-        starting=options.places("startingOffsets"),
+        starting=options.positions("startingOffsets"),
         ending=ending,
         min_partitions=options.number("minPartitions", 0, least=1),
         records_max=options.number("maxRecordsPerTrigger", 0, least=1),
@@ -257,7 +257,7 @@ class _Given:
         return self._given.get(name.lower(), "")
 
     def only_for(self, streaming: bool | None) -> None:
-        """That nothing is given which would be ignored, as soon as it is known what this is."""
+        """Refuses options that this kind of query would ignore, as soon as the kind is known."""
         if streaming is None:
             return
         wrong, kind, other = (
@@ -323,7 +323,7 @@ class _Given:
                 f"The option `{name}` is {text!r}, but must be one of {known}."
             ) from None
 
-    def places(self, name: str) -> ScanPositions | None:
+    def positions(self, name: str) -> ScanPositions | None:
         text = self.text(name)
         if not text:
             return None
@@ -366,7 +366,7 @@ def _each(
 
 
 def _start(given: str | int, name: str) -> Start:
-    """A place from a word, an offset, or a time as ISO 8601 has it."""
+    """A start from a word, an offset, or a time as ISO 8601 has it."""
     if isinstance(given, int):
         if given in _KAFKA_ENDS:
             return _KAFKA_ENDS[given]
@@ -387,8 +387,8 @@ def _start(given: str | int, name: str) -> Start:
     return Start("time", round(time.timestamp() * 1_000_000))
 
 
-def _holds(places: ScanPositions, wanted: Start) -> bool:
-    chosen: list[Start] = [places.everywhere]
-    for some in places.topics.values():
+def _holds(positions: ScanPositions, wanted: Start) -> bool:
+    chosen: list[Start] = [positions.everywhere]
+    for some in positions.topics.values():
         chosen += [some] if isinstance(some, Start) else some.values()
     return wanted in chosen

@@ -20,23 +20,23 @@ from fanlog.spark.options import EARLIEST, LATEST, ReadOptions, ScanPositions
 
 logger = logging.getLogger("fanlog.spark")
 
-_GO_ON = "Set the option failOnDataLoss to false to continue without them."
+_CONTINUE_WITHOUT = "Set the option failOnDataLoss to false to continue without them."
 
 
 class PlannedPartition:
     """One partition as the broker describes it."""
 
-    __slots__ = ("end", "epochs", "place", "record_bytes", "start")
+    __slots__ = ("end", "epochs", "record_bytes", "start", "tp")
 
     def __init__(
         self,
-        place: LogPartition,
+        tp: LogPartition,
         start: int,
         end: int,
         size: int,
         epochs: tuple[EpochInfo, ...] = (),
     ) -> None:
-        self.place = place
+        self.tp = tp
         self.start = start
         self.end = end
         self.epochs = epochs
@@ -52,22 +52,23 @@ class PlannedPartition:
         return min([*later, self.end])
 
     def range(self, first: int, end: int) -> Range:
-        return Range(self.place, first, end, self.record_bytes)
+        return Range(self.tp, first, end, self.record_bytes)
 
 
 PlannedView = dict[LogPartition, PlannedPartition]
 
 
 def lose(options: ReadOptions, sentence: str, then: str = "") -> None:
-    """Records that a query wants are gone: an error, or a warning where that was asked for, which
-    says what happens `then`."""
+    """Records that a query needs are gone: an error, or a warning if the query wants that. `then`
+    says what happens next."""
     if options.fail_on_data_loss:
-        raise MessagesLostError(f"{sentence} {_GO_ON}")
+        raise MessagesLostError(f"{sentence} {_CONTINUE_WITHOUT}")
     logger.warning("%s", f"{sentence} {then}".rstrip())
 
 
 def log_of(topic: TopicInfo | messages.TopicOpened, epoch: int) -> str:
-    """What tells a topic's log from another of the same name; see `offsets.py`."""
+    """The identity of a topic's log, which another topic of the same name does not have; see
+    `offsets.py`."""
     in_memory = topic.settings.level is Durability.MEMORY
     return f"{topic.number}@{epoch}" if in_memory else str(topic.number)
 
@@ -93,8 +94,8 @@ class Planner:
     # What there is
 
     def look(self, may_lack: Collection[str] = ()) -> PlannedView:
-        """The partitions of all topics that are to be read, as they are now. A topic that is not
-        there is an error, but for those in `may_lack`: what was read once may be deleted."""
+        """The partitions of all topics to read, as they are now. A topic that is not there is an
+        error, but for those in `may_lack`: what was read once may be deleted."""
         broker = self.broker
         options = self._options
         if options.pattern:
@@ -106,9 +107,9 @@ class Planner:
         for topic in topics:
             log = log_of(topic, broker.welcome.epoch)
             for found in topic.partitions:
-                place = LogPartition(topic.name, log, found.partition)
-                view[place] = PlannedPartition(
-                    place, found.start_offset, found.visible_end, found.bytes, found.epochs
+                tp = LogPartition(topic.name, log, found.partition)
+                view[tp] = PlannedPartition(
+                    tp, found.start_offset, found.visible_end, found.bytes, found.epochs
                 )
         return view
 
@@ -138,30 +139,31 @@ class Planner:
         """Where a new query begins in each partition."""
         return self._positions(view, self._options.starting or ScanPositions(default))
 
-    def _positions(self, view: PlannedView, places: ScanPositions) -> Offsets:
-        self._check_named(view, places)
+    def _positions(self, view: PlannedView, tps: ScanPositions) -> Offsets:
+        self._check_named(view, tps)
         found: Offsets = {}
         times: dict[tuple[str, int], dict[int, int]] = {}
-        for place, partition in view.items():
-            start = places.of(place.topic, place.partition)
+        for tp, partition in view.items():
+            start = tps.of(tp.topic, tp.partition)
             if start == EARLIEST:
-                found[place] = partition.start
+                found[tp] = partition.start
             elif start == LATEST:
-                found[place] = partition.end
+                found[tp] = partition.end
             elif start.kind == "offset":
-                found[place] = self._within(partition, start.value)
+                found[tp] = self._within(partition, start.value)
             else:
-                key = (place.topic, start.value)
+                key = (tp.topic, start.value)
                 if key not in times:
-                    times[key] = self.find_time(place.topic, start.value)
-                found[place] = times[key].get(place.partition, partition.end)
+                    times[key] = self.find_time(tp.topic, start.value)
+                found[tp] = times[key].get(tp.partition, partition.end)
         return found
 
     @staticmethod
-    def _check_named(view: PlannedView, places: ScanPositions) -> None:
-        """That offsets are given for what there is: a slip would read from somewhere else."""
-        known = {(place.topic, place.partition) for place in view}
-        for topic, chosen in places.topics.items():
+    def _check_named(view: PlannedView, tps: ScanPositions) -> None:
+        """Checks that offsets are given for existing partitions: a typing error would read from
+        another offset."""
+        known = {(tp.topic, tp.partition) for tp in view}
+        for topic, chosen in tps.topics.items():
             wanted = (0,) if isinstance(chosen, Start) else chosen
             for partition in wanted:
                 if (topic, partition) not in known:
@@ -171,14 +173,14 @@ class Planner:
                     )
 
     def _within(self, partition: PlannedPartition, offset: int) -> int:
-        place = partition.place
+        tp = partition.tp
         if offset > partition.end:
             raise InvalidArgumentError(
-                f"Offset {offset} of partition {place.partition} of {place.topic!r} does not "
+                f"Offset {offset} of partition {tp.partition} of {tp.topic!r} does not "
                 f"exist yet: the log ends at {partition.end}."
             )
         if offset < partition.start:
-            lose(self._options, gone(place, offset, partition.start, partition.start))
+            lose(self._options, gone(tp, offset, partition.start, partition.start))
             return partition.start
         return offset
 
@@ -201,14 +203,14 @@ class Planner:
         begins = self.starts(view, EARLIEST)
         ends = self._positions(view, self._options.ending or ScanPositions(LATEST))
         view = {
-            place: partition
-            for place, partition in view.items()
-            if bounds.has_topic(place.topic) and bounds.has_partition(place.partition)
+            tp: partition
+            for tp, partition in view.items()
+            if bounds.has_topic(tp.topic) and bounds.has_partition(tp.partition)
         }
         first, end = bounds.offsets
         ranges: list[Range] = []
-        for place, partition in view.items():
-            low, high = begins[place], ends[place]
+        for tp, partition in view.items():
+            low, high = begins[tp], ends[tp]
             low = low if first is None else max(low, first)
             high = high if end is None else min(high, end)
             ranges.append(partition.range(low, high))
@@ -218,15 +220,15 @@ class Planner:
         self, ranges: list[Range], times_us: tuple[int | None, int | None]
     ) -> list[Range]:
         first_us, end_us = times_us
-        topics = {some.place.topic for some in ranges if some.size}
+        topics = {some.tp.topic for some in ranges if some.size}
         from_time = {t: self.find_time(t, first_us) for t in topics} if first_us is not None else {}
         to_time = {t: self.find_time(t, end_us) for t in topics} if end_us is not None else {}
         narrowed: list[Range] = []
         for some in ranges:
-            topic, _, partition = some.place
+            topic, _, partition = some.tp
             low = max(some.first, from_time.get(topic, {}).get(partition, some.first))
             high = min(some.end, to_time.get(topic, {}).get(partition, some.end))
-            narrowed.append(Range(some.place, low, high, some.record_bytes))
+            narrowed.append(Range(some.tp, low, high, some.record_bytes))
         return [some for some in narrowed if some.size]
 
     # Streams
@@ -237,30 +239,30 @@ class Planner:
         """What there is to read from `start` on, of every partition in the view. Topics and
         partitions that have appeared since are read from their first record. `epochs` are those
         of what was read before `start`."""
-        for sentence in {self._absence(place, view): None for place in start if place not in view}:
+        for sentence in {self._absence(tp, view): None for tp in start if tp not in view}:
             lose(self._options, sentence)
         ranges: list[Range] = []
-        for place, partition in view.items():
-            first = start.get(place, 0)
-            until = max(partition.known_until(epochs.get(place, 0)), partition.start)
+        for tp, partition in view.items():
+            first = start.get(tp, 0)
+            until = max(partition.known_until(epochs.get(tp, 0)), partition.start)
             if first < partition.start:
-                lose(self._options, gone(place, first, partition.start, partition.start))
+                lose(self._options, gone(tp, first, partition.start, partition.start))
                 first = partition.start
             elif first > until:
                 # All below was delivered, and what comes gets these offsets again.
                 lose(
                     self._options,
-                    rewound(place, first, until),
+                    rewound(tp, first, until),
                     f"The query continues at offset {until}; nothing is read again.",
                 )
                 first = until
             ranges.append(partition.range(first, partition.end))
         return ranges
 
-    def _absence(self, place: LogPartition, view: PlannedView) -> str:
-        """Why the query's place is not among what is read."""
-        topic, options = place.topic, self._options
-        if any(some.topic == topic and some.log != place.log for some in view):
+    def _absence(self, tp: LogPartition, view: PlannedView) -> str:
+        """Why a partition that the query has read is not among what is read now."""
+        topic, options = tp.topic, self._options
+        if any(some.topic == topic and some.log != tp.log for some in view):
             return begun_anew(topic)
         if topic in options.topics or (options.pattern and fits(topic, options.pattern)):
             return f"The topic {topic!r} was deleted; its unread messages are lost."
@@ -274,18 +276,18 @@ class Planner:
         """The ranges without what retention has removed."""
         kept: list[Range] = []
         for some in ranges:
-            partition = view.get(some.place)
+            partition = view.get(some.tp)
             if partition is None:
                 lose(
                     self._options,
-                    f"Offsets {some.first} to {some.end - 1} of partition {some.place.partition} "
-                    f"of {some.place.topic!r} can't be read. {self._absence(some.place, view)}",
+                    f"Offsets {some.first} to {some.end - 1} of partition {some.tp.partition} "
+                    f"of {some.tp.topic!r} can't be read. {self._absence(some.tp, view)}",
                 )
                 continue
             first = some.first
             if first < partition.start:
                 next = min(partition.start, some.end)
-                lose(self._options, gone(some.place, first, next, partition.start))
+                lose(self._options, gone(some.tp, first, next, partition.start))
                 first = next
             if first < some.end:
                 kept.append(partition.range(first, some.end))
@@ -296,12 +298,12 @@ class Planner:
     def commit_to_group(self, group: str, offsets: Mapping[LogPartition, int]) -> None:
         """Moves a group without members to these offsets."""
         broker = self.broker
-        for place, offset in offsets.items():
+        for tp, offset in offsets.items():
             wanted = messages.ResetGroup(
                 group=group,
                 start=Start("offset", offset),
-                topic=place.topic,
-                partitions=(place.partition,),
+                topic=tp.topic,
+                partitions=(tp.partition,),
             )
             try:
                 broker.ask(FrameKind.RESET_GROUP, wanted, list[object])
@@ -309,21 +311,21 @@ class Planner:
                 # Deleted since the query looked: it finds that out when it looks again.
                 logger.info(
                     "The topic %r was deleted, and the query forgets its progress in it.",
-                    place.topic,
+                    tp.topic,
                 )
 
 
-def gone(place: LogPartition, first: int, next: int, start: int) -> str:
+def gone(tp: LogPartition, first: int, next: int, start: int) -> str:
     """`first` up to, not including, `next` lie before the log's `start`."""
     return (
-        f"Offsets {first} to {next - 1} of partition {place.partition} of {place.topic!r} are not "
+        f"Offsets {first} to {next - 1} of partition {tp.partition} of {tp.topic!r} are not "
         f"kept any more: retention overtook the query, and the log begins at {start}."
     )
 
 
-def rewound(place: LogPartition, offset: int, end: int) -> str:
+def rewound(tp: LogPartition, offset: int, end: int) -> str:
     return (
-        f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, "
+        f"The query is at offset {offset} of partition {tp.partition} of {tp.topic!r}, "
         f"but the log has lost records that it read from offset {end} on."
     )
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -44,7 +45,7 @@ _FETCH_SPARE = 1.25
 
 class PulledPiece(NamedTuple):
     """Bytes of a log, and the batches in them: where each begins, and its header. `first` is the
-    offset that was asked for: the first batch may begin before it."""
+    requested offset: the first batch may begin before it."""
 
     first: int
     data: bytes
@@ -56,8 +57,8 @@ def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterat
     limits = options.limits
     rows = RowsBuilder(
         schema,
-        wanted.place.topic,
-        wanted.place.partition,
+        wanted.tp.topic,
+        wanted.tp.partition,
         rows_max=limits.rows_max,
         bytes_max=limits.rows_bytes,
     )
@@ -65,7 +66,7 @@ def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterat
     for piece in _pieces(options, wanted):
         view = memoryview(piece.data)
         for at, header in piece.batches:
-            batch = Batch(view[at : at + header.length], header, wanted.place.topic, unpacking)
+            batch = Batch(view[at : at + header.length], header, wanted.tp.topic, unpacking)
             try:
                 full = rows.add(batch, piece.first, wanted.end)
             except UnreadableError as fault:
@@ -88,13 +89,13 @@ def _pieces(options: ReadOptions, wanted: Range) -> Iterator[PulledPiece]:
 
 
 def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[PulledPiece]:
-    place = wanted.place
-    if not place.log.isdecimal():
+    tp = wanted.tp
+    if not tp.log.isdecimal():
         return  # a topic in memory has no files
-    owner = Owner(int(place.log), place.partition)
-    folder = find_partition(options.data, owner, place.topic)
+    owner = Owner(int(tp.log), tp.partition)
+    folder = find_partition(options.data, owner, tp.topic)
     if folder is None:
-        logger.info("%s has no files of %r: the broker is asked.", options.data, place.topic)
+        logger.info("%s has no files of %r: the broker is asked.", options.data, tp.topic)
         return
     chunk_bytes = options.limits.fetch_bytes
     for run in read_runs(folder, owner, wanted.first, wanted.end, chunk_bytes=chunk_bytes):
@@ -107,8 +108,16 @@ def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[PulledPiece]:
         yield PulledPiece(wanted.first, run.data, batches)
 
 
+def _turn_of(wanted: Range) -> int:
+    """Spreads the tasks of a scan over the nodes of a cluster. A task that is tried again begins
+    with the same node."""
+    topic, _, partition = wanted.tp
+    return crc32(f"{topic} {partition} {wanted.first}".encode())
+
+
 class _Fetching:
-    """A range over the network. A lost connection is made again, and goes on where it was."""
+    """A range over the network. After a lost connection it connects again, and continues where it
+    was."""
 
     def __init__(self, options: ReadOptions, wanted: Range, first: int) -> None:
         self._options = options
@@ -118,7 +127,7 @@ class _Fetching:
         self._request = 0
 
     def pieces(self) -> Iterator[PulledPiece]:
-        with open_broker(self._options, patient=True) as broker:
+        with open_broker(self._options, patient=True, turn=_turn_of(self._wanted)) as broker:
             self._begin(broker)
             while self._next < self._wanted.end:
                 try:
@@ -132,17 +141,17 @@ class _Fetching:
                     yield piece
 
     def _begin(self, broker: RequestConnection) -> None:
-        place = self._wanted.place
-        wanted = messages.OpenTopic(place.topic, create=False)
+        tp = self._wanted.tp
+        wanted = messages.OpenTopic(tp.topic, create=False)
         try:
             opened = decode(
                 messages.TopicOpened, broker.take(broker.post(FrameKind.OPEN_TOPIC, wanted))
             )
         except TopicNotFoundError:
-            self._end(begun_anew(place.topic))
+            self._end(begun_anew(tp.topic))
             return
-        if log_of(opened, broker.welcome.epoch) != place.log:
-            self._end(begun_anew(place.topic))
+        if log_of(opened, broker.welcome.epoch) != tp.log:
+            self._end(begun_anew(tp.topic))
             return
         self._number = opened.number
         self._ask(broker)
@@ -151,12 +160,12 @@ class _Fetching:
         wanted, limits = self._wanted, self._options.limits
         guess = int((wanted.end - self._next) * wanted.record_bytes * _FETCH_SPARE)
         bytes_max = min(limits.fetch_bytes, max(guess, _FETCH_BYTES_MIN))
-        fetch = messages.Fetch(self._number, wanted.place.partition, self._next, bytes_max)
+        fetch = messages.Fetch(self._number, wanted.tp.partition, self._next, bytes_max)
         self._request = broker.post(FrameKind.FETCH, fetch)
 
     def _answer(self, broker: RequestConnection) -> PulledPiece | None:
-        """The next stretch; the one behind it is asked for before this one is worked on."""
-        place = self._wanted.place
+        """The next stretch. The one behind it is requested before this one is processed."""
+        tp = self._wanted.tp
         try:
             payload = broker.take(self._request)
         except OffsetOutOfRangeError:
@@ -168,29 +177,29 @@ class _Fetching:
             self._ask(broker)
             return None
         except TopicDeletedError:
-            self._end(begun_anew(place.topic))
+            self._end(begun_anew(tp.topic))
             return None
         batches = list(fetched_batches(payload))
         if not batches:
             visible_end = FETCHED_HEAD.unpack_from(payload)[0]
-            self._end(rewound(place, self._next, visible_end))
+            self._end(rewound(tp, self._next, visible_end))
             return None
         first, self._next = self._next, batches[-1][1].next_offset
         if self._next < self._wanted.end:
-            # What has come is given in any case: a connection that is lost now is met by the
-            # next answer, which is taken from it in vain.
+            # Received batches are returned in any case. If the connection is lost now, taking the
+            # next answer notices it.
             with suppress(ConnectionLostError):
                 self._ask(broker)
         return PulledPiece(first, payload, batches)
 
     def _skip(self, broker: RequestConnection) -> None:
         """Retention has come between the plan and the task."""
-        place = self._wanted.place
-        wanted = messages.FindOffsets(place.topic, EARLIEST)
+        tp = self._wanted.tp
+        wanted = messages.FindOffsets(tp.topic, EARLIEST)
         found = broker.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
         starts = {position.partition: position.offset for position in found.positions}
-        start = starts.get(place.partition, self._wanted.end)
-        lose(self._options, gone(place, self._next, min(start, self._wanted.end), start))
+        start = starts.get(tp.partition, self._wanted.end)
+        lose(self._options, gone(tp, self._next, min(start, self._wanted.end), start))
         self._next = max(self._next, start)
         if self._next < self._wanted.end:
             self._ask(broker)

@@ -19,7 +19,7 @@ from fanlog.spark.arrow import Ints
 
 _FNV_OFFSET = np.uint32(0x811C9DC5)
 _FNV_PRIME = np.uint32(0x01000193)
-# Keys are hashed a byte of all of them at a time; past so many bytes, key by key.
+# All keys are hashed together, byte by byte. Keys with more bytes than this are hashed one by one.
 _HASHED_BYTES = 256
 _UNKEYED = -1
 

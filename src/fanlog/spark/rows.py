@@ -1,4 +1,4 @@
-"""The columns that Spark sees, what may be asked of them, and what a sink takes.
+"""The columns that Spark sees, the allowed queries on them, and the columns that a sink takes.
 
 The headers are what Kafka's source has, `array<struct<key, value>>`: a job moves over as it is, a
 name may stand twice, and it is the shape that the log keeps them in, so that nothing is rebuilt.
@@ -72,14 +72,14 @@ def source_schema(columns: tuple[str, ...]) -> StructType:
 
 
 def check_source_schema(schema: StructType) -> None:
-    """That a schema which the user gave asks for columns that there are, in their types."""
+    """Checks that the user's schema has existing columns, with their types."""
     for field in schema.fields:
         _known(field.name, "The schema has")
         wanted = _SOURCE_TYPES[field.name]
         if field.dataType.simpleString() != wanted.simpleString():
             raise InvalidArgumentError(
                 f"The schema has `{field.name}` as {field.dataType.simpleString()}, but it is "
-                f"{wanted.simpleString()}: read it so, and cast it after."
+                f"{wanted.simpleString()}: read it as that, and cast it afterwards."
             )
 
 
@@ -92,7 +92,7 @@ def _known(name: str, who: str) -> None:
 
 
 def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
-    """That rows of this schema can be written as the options ask."""
+    """Checks that rows of this schema can be written with these options."""
     names = schema.fieldNames()
     if "value" not in names:
         raise InvalidArgumentError(

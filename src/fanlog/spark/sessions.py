@@ -22,14 +22,14 @@ WORKER = Path(__file__).with_name("worker-python")
 def worker_environment(
     master: str, environment: Mapping[str, str], *, java_runs: bool = False
 ) -> dict[str, str]:
-    """What tells Spark which Python its workers run, unless the environment says so already. A
+    """Settings with the Python that Spark's workers run, unless the environment has it already. A
     Java that runs has the environment in which it was started."""
     if environment.get("PYSPARK_PYTHON", str(WORKER)) != str(WORKER):
         return {}
     # Elsewhere there is no such file, and another Spark's archives may not be what is installed.
     ours = master.startswith("local") and "SPARK_HOME" not in environment
-    told = not java_runs or "FANLOG_WORKER_PYTHON" in environment
-    if ours and told and os.access(WORKER, os.X_OK):
+    chosen = not java_runs or "FANLOG_WORKER_PYTHON" in environment
+    if ours and chosen and os.access(WORKER, os.X_OK):
         return {"PYSPARK_PYTHON": str(WORKER), "FANLOG_WORKER_PYTHON": sys.executable}
     return {"PYSPARK_PYTHON": sys.executable}
 

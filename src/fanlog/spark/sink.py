@@ -128,7 +128,7 @@ def _check_mode(overwrite: bool, instead: str) -> None:
 
 
 def _property(name: str) -> str:
-    """What Spark tells this task; nothing where it says nothing."""
+    """A property of this task that Spark sets; empty if it is not set."""
     context = TaskContext.get()
     return "" if context is None else context.getLocalProperty(name) or ""
 
@@ -147,7 +147,7 @@ def _task_property(name: str) -> str:
 
 
 def _prepare_topic(options: WriteOptions) -> None:
-    """That there is the topic of the option; it is made where that is wanted."""
+    """Checks that the topic of the option exists, or creates it if that is wanted."""
     with open_broker(options) as broker:
         if options.topic:
             _open_topic(broker, options, options.topic)
@@ -193,13 +193,14 @@ def _commit(options: WriteOptions, id: str, given: Sequence[WriterCommitMessage 
             messages.TransactionCommitted,
             options.limits.commit_timeout_seconds,
         )
-        # Who had to ask on a second connection may be told of what it has committed itself.
+        # A request that was repeated on a second connection may get the result of its own first
+        # commit.
         once = broker.welcome is greeted
     return done.already and (once or any(some.committed for some in staged))
 
 
 def _abort(options: WriteOptions, given: Sequence[WriterCommitMessage | None]) -> None:
-    """Drops what was staged, if the broker can be asked; otherwise it runs out of time."""
+    """Aborts the transaction, if the broker can be reached; otherwise it times out."""
     tickets = [some.ticket for some in _staged(given) if some.ticket]
     if tickets:
         with suppress(FanlogError), open_broker(options) as broker:
@@ -388,6 +389,6 @@ class SinkStager:
             self._await_oldest()
 
     def abort(self) -> None:
-        """What was staged is of no use; if it can't be said, it runs out of time."""
+        """Aborts the transaction. If the broker can't be reached, it times out."""
         with suppress(FanlogError):
             _abort_ticket(self._broker, self.ticket)

@@ -117,8 +117,8 @@ class NarrowingReader(BatchReader):
     """A batch reader that takes filters, where the option `pushFilters` asks for it.
 
     Spark 4.3 keeps what was planned with one query's filters for every later use of the same
-    DataFrame, filtered otherwise or not at all, which would then miss rows without a word. So it
-    is for whoever asks to say that a DataFrame is used for one query.
+    DataFrame, filtered otherwise or not at all, which would then miss rows without a word. So the
+    user has to say that a DataFrame is used for one query only.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -134,9 +134,10 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner: Planner | None = None
         self._target: Offsets | None = None
-        # Where logs begin that retention has cut past the query, and what the group was told.
+        # The new begin of logs that retention has cut past the query, and the offsets that the
+        # group was moved to.
         self._lifted: Offsets = {}
-        self._told: Offsets = {}
+        self._moved: Offsets = {}
 
     def _plan(self) -> Planner:
         if self._planner is None:
@@ -144,7 +145,7 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def _look(self) -> PlannedView:
-        """What there is. Whether something lacks is for `latestOffset` to say."""
+        """The present topics. `latestOffset` checks whether one is missing."""
         return self._plan().look(may_lack=self.options.topics)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,20 +172,20 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         planner = self._plan()
         begin = from_json(start)
-        view = planner.look(may_lack={place.topic for place in begin})
+        view = planner.look(may_lack={tp.topic for tp in begin})
         ranges = planner.stream_ranges(begin, view, epochs_from_json(start))
-        firsts = {some.place: some.first for some in ranges}
-        self._lifted = {place: n for place, n in firsts.items() if n > begin.get(place, 0)}
+        firsts = {some.tp: some.first for some in ranges}
+        self._lifted = {tp: n for tp, n in firsts.items() if n > begin.get(tp, 0)}
         # What has gone, and may go, is not in the view; what is new and empty waits for a record.
-        known = {place: n for place, n in firsts.items() if place in begin or place in self._lifted}
+        known = {tp: n for tp, n in firsts.items() if tp in begin or tp in self._lifted}
         # Where the next batch starts is where the last one that is done has ended. Spark says so
         # in `commit` too, but only when there is a next one.
         self._tell_group(known)
         if self._target is not None:
             ranges = [
-                Range(some.place, some.first, min(some.end, target), some.record_bytes)
+                Range(some.tp, some.first, min(some.end, target), some.record_bytes)
                 for some in ranges
-                if (target := self._target.get(some.place)) is not None
+                if (target := self._target.get(some.tp)) is not None
             ]
         return _as_json(known | limited(ranges, **self._limits(limit)), view)
 
@@ -207,13 +208,13 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, epochs = from_json(start), epochs_from_json(start)
         view = self._look()
         wanted: list[Range] = []
-        for place, offset in from_json(end).items():
-            # What is gone `latestOffset` has told of, if it planned this batch; in a log that
-            # was cut short, the batch ends before it begins, unless new records came since.
-            first = max(begin.get(place, 0), self._lifted.get(place, 0))
-            if place in view and epochs.get(place):
-                first = min(first, view[place].known_until(epochs[place]))
-            wanted.append(Range(place, first, offset))
+        for tp, offset in from_json(end).items():
+            # If `latestOffset` planned this batch, it has reported what is lost. In a log that was
+            # cut short, the batch ends before it begins, unless new records have come since.
+            first = max(begin.get(tp, 0), self._lifted.get(tp, 0))
+            if tp in view and epochs.get(tp):
+                first = min(first, view[tp].known_until(epochs[tp]))
+            wanted.append(Range(tp, first, offset))
         ranges = planner.readable([some for some in wanted if some.size], view)
         return [RangePartition(some) for some in split(ranges, self.options.min_partitions)]
 
@@ -225,23 +226,23 @@ class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         done = from_json(end)
-        if self.options.group and done.items() - self._told.items():
+        if self.options.group and done.items() - self._moved.items():
             # As `latestOffset` has it: only logs that are there, and as far as they go.
             view = self._look()
             self._tell_group(
                 {
-                    place: min(max(offset, view[place].start), view[place].end)
-                    for place, offset in done.items()
-                    if place in view
+                    tp: min(max(offset, view[tp].start), view[tp].end)
+                    for tp, offset in done.items()
+                    if tp in view
                 }
             )
 
     def _tell_group(self, done: Offsets) -> None:
-        """Commits places of logs that are there: offsets of an old one mean nothing in a new."""
+        """Commits offsets of logs that exist: those of a deleted log mean nothing in a new one."""
         if self.options.group:
-            moved = dict(done.items() - self._told.items())
+            moved = dict(done.items() - self._moved.items())
             self._plan().commit_to_group(self.options.group, moved)
-            self._told = done
+            self._moved = done
 
     def stop(self) -> None:
         if self._planner is not None:
@@ -280,12 +281,12 @@ class RefusingReader(DataSourceStreamReader):
 def _as_json(offsets: Offsets, view: PlannedView) -> dict[str, Any]:
     """Offsets with the epochs of what is before them."""
     epochs = {
-        place: epoch
-        for place, offset in offsets.items()
-        if place in view and (epoch := view[place].epoch_before(offset))
+        tp: epoch
+        for tp, offset in offsets.items()
+        if tp in view and (epoch := view[tp].epoch_before(offset))
     }
     return to_json(offsets, epochs)
 
 
 def _ends(view: PlannedView) -> Offsets:
-    return {place: partition.end for place, partition in view.items()}
+    return {tp: partition.end for tp, partition in view.items()}

@@ -38,7 +38,7 @@ _DISK_SHARE_MIN = 0.1
 _DISK_SHARE_URGENT = 0.03
 _FILES_SHARE_MAX = 0.8
 _FILES_SHARE_URGENT = 0.95
-# Upper bounds of buckets: so much, and at least half as much.
+# An upper bound of a bucket: the value is at most that, and at least half of it.
 _LOOP_DELAY_US = 250_000
 _LOOP_DELAY_URGENT_US = 1_000_000
 _CPU_MAX = 0.95

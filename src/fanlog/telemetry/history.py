@@ -170,7 +170,7 @@ class HistoryRings:
         """Restores a stored row, with the names of its columns at that time."""
         if names is not self._restored_names:
             self._restored_names = names
-            self._restored = self._places(names)
+            self._restored = self._columns_now(names)
         moved = array("f", [NAN]) * len(self.names)
         size = len(row.values)
         for i, index in self._restored:
@@ -178,11 +178,11 @@ class HistoryRings:
                 moved[index] = row.values[i]
         self.rings[at].append(HistoryRow(row.slot, moved))
 
-    def _places(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
+    def _columns_now(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
         """Which columns the columns of a file are now. Those past the limit are left out."""
         self.make_room(names)
-        places = enumerate(self.columns.get(name) for name in names)
-        return [(i, column.index) for i, column in places if column is not None]
+        columns = enumerate(self.columns.get(name) for name in names)
+        return [(i, column.index) for i, column in columns if column is not None]
 
     def make_room(self, names: Iterable[str]) -> None:
         """Gives columns to series that come back from disk, as long as there are any."""

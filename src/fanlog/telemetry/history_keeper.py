@@ -32,8 +32,8 @@ _WAITING_MAX = 1000
 _ROOM_BYTES = 16 * 1024 * 1024
 # How long a stop waits for the last rows.
 _LAST_SECONDS = 3.0
-# Names that somebody looks at are sampled although the snapshot does not name them: so many, and
-# for so long after the last look.
+# Names on display are sampled although the snapshot does not name them: how many, and for how long
+# after the last look.
 _WATCHED_MAX = 50
 _WATCHED_SECONDS = 600.0
 
@@ -149,7 +149,7 @@ class MetricHistory:
                 yield KeptSeries(parsed[0], column.name, parsed[1], column.seen)
 
     def capture(self, names: Iterable[str]) -> Captured:
-        """What there is now of some series, to be read in any thread."""
+        """The present values of some series, which any thread may read."""
         return Captured(self._history, list(names))
 
     async def close(self) -> None:

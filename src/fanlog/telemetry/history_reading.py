@@ -119,8 +119,8 @@ def _values(column: Column, grid: Grid, parts: list[_RowPart]) -> list[float | N
 
 
 def tier_for(tiers: Sequence[Tier], begin: float, now: float, slack: int = 0) -> int:
-    """The finest tier that goes back to `begin`, but for `slack` seconds: a grid's first cell may
-    begin a little before what was asked for."""
+    """The finest tier that goes back to `begin`, but for `slack` seconds: the first cell of a grid
+    may begin a little before the requested time."""
     for at, tier in enumerate(tiers):
         if now - begin <= tier.span_seconds + max(tier.step_seconds, slack):
             return at
@@ -128,8 +128,8 @@ def tier_for(tiers: Sequence[Tier], begin: float, now: float, slack: int = 0) ->
 
 
 def make_grid(tiers: Sequence[Tier], begin: float, end: float, now: float, points_max: int) -> Grid:
-    """A grid over a time with at most so many cells, and one more. They begin at multiples of the
-    step, so that one who asks again sees the same cells."""
+    """A grid over a time with at most this number of cells, and one more. They begin at multiples
+    of the step, so that one who asks again sees the same cells."""
     step = tiers[tier_for(tiers, begin, now)].step_seconds
     span = max(end - begin, step)
     step *= max(1, math.ceil(span / (step * points_max)))

@@ -159,7 +159,7 @@ class _OfNames:
         self._values: dict[str, float] = {}
 
     def values(self, named: NamedMetrics, when: float) -> dict[str, float]:
-        """`when` they were looked at, by a clock that does not jump."""
+        """`when` they were read, by a clock that does not jump."""
         # Between two scans they are the same.
         if abs(when - self._when) < 1e-3:
             return self._values

@@ -1,5 +1,5 @@
-"""What the operating system knows of this process and of the disk that it writes to. It may wait
-for the disk, so it is asked in a thread."""
+"""What the operating system knows of this process and of the disk that it writes to.
+`measure_process` may wait for the disk, so it is called in a thread."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_process(folder: str | None) -> ProcessMetrics:
-    """What there is now."""
-    times = os.times()
+    """The present figures of this process."""
     virtual, resident = _memory()
     free, total = _disk(folder)
     return ProcessMetrics(
         started=_STARTED,
-        cpu_seconds=times.user + times.system,
+        cpu_seconds=_cpu_seconds(),
         resident_bytes=resident,
         virtual_bytes=virtual,
         threads=_threads(),
@@ -44,6 +43,16 @@ def measure_process(folder: str | None) -> ProcessMetrics:
         disk_free_bytes=free,
         disk_total_bytes=total,
     )
+
+
+def measure_usage() -> tuple[float, int]:
+    """CPU seconds and resident bytes. It takes microseconds, and waits for nothing."""
+    return _cpu_seconds(), _memory()[1]
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
 
 
 def _memory() -> tuple[int, int]:

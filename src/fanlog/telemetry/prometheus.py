@@ -323,7 +323,7 @@ def _workers(workers: tuple[WorkerMetrics, ...]) -> Iterator[Metric]:
     def each(name: str) -> list[tuple[str, float]]:
         return [(str(one.number), float(getattr(one, name))) for one in workers]
 
-    yield _gauges("fanlog_worker_up", "1 if the worker runs.", "worker", each("up"))
+    yield _gauges("fanlog_worker_up", "1 if the worker runs and answers.", "worker", each("up"))
     yield _counters(
         "fanlog_worker_restarts",
         "Times that the worker was started again.",

@@ -16,7 +16,7 @@ from fanlog.telemetry.histograms import HistogramData
 from fanlog.telemetry.snapshot import OTHERS, Snapshot, Totals
 from fanlog.telemetry.trends import TrendSeries
 
-# Rates are averages over so long, and latencies are those of so long.
+# Rates and latencies are those of this time.
 RATE_SECONDS = 10.0
 LATENCY_SECONDS = 60.0
 # What counts as recent, for counters.
@@ -60,8 +60,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last minute, in microseconds: half of all were not above `p50`, and 99 of 100 not
-    above `p99`."""
+    """Latencies of the last minute, in microseconds: half of them were at most `p50`, and 99 of 100
+    at most `p99`."""
 
     p50_us: float = 0.0
     p99_us: float = 0.0

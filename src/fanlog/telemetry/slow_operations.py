@@ -19,8 +19,8 @@ _NAMED = 3
 
 
 class SlowLog:
-    """Writes the lines. `*_ns` are the thresholds, for those who measure. Without `on` nothing is
-    said: a program around an embedded broker may be slow as it likes."""
+    """Writes the lines. `*_ns` are the thresholds, for those who measure. Without `on` it writes
+    nothing: a program around an embedded broker may be as slow as it likes."""
 
     def __init__(
         self, options: TelemetryOptions, now_ns: Callable[[], int] = time.monotonic_ns

@@ -85,8 +85,8 @@ class ListenerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker of this broker. Counters go on when it is started again; `cpu_seconds` are those of
-    its process."""
+    """A worker of this broker. Counters continue when it is started again; `cpu_seconds` are those
+    of its process."""
 
     number: int
     pid: int = 0

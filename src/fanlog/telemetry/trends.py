@@ -56,7 +56,7 @@ class TrendSeries(Generic[T]):
                 del points[0]
 
     def before(self, seconds: float) -> TrendPoint[T] | None:
-        """The newest point that is at least so much older than the last; else the oldest."""
+        """The newest point that is at least this time older than the last; otherwise the oldest."""
         if not self._points:
             return None
         wanted = self._points[-1].at - seconds
@@ -123,8 +123,8 @@ def slope(points: Iterable[TrendPoint[int]]) -> float:
 
 
 def maybe_seconds_left(series: TrendSeries[int], over_seconds: float) -> float | None:
-    """How long until a level reaches 0 if it goes on as it did; None if it does not fall, or was
-    not watched for `over_seconds`."""
+    """How long until a level reaches 0 at its present rate; None if it does not fall, or was not
+    watched for `over_seconds`."""
     points = series.points
     if not points or points[-1].at - points[0].at < over_seconds:
         return None

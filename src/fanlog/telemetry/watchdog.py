@@ -27,7 +27,7 @@ class Watchdog:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._watched = 0
-        self._told_of_ns = 0
+        self._reported_ns = 0
 
     def start(self) -> None:
         self._watched = threading.get_ident()
@@ -49,9 +49,9 @@ class Watchdog:
         """Says so once if the heartbeat is late."""
         beat_ns = self._probe.beat_ns
         in_time = now_ns - beat_ns <= self._late_ns + self._probe.interval_ns
-        if in_time or beat_ns == self._told_of_ns:
+        if in_time or beat_ns == self._reported_ns:
             return
-        self._told_of_ns = beat_ns
+        self._reported_ns = beat_ns
         # There is no other way to see what another thread does.
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         frame = frames.get(self._watched)
@@ -63,16 +63,16 @@ class Watchdog:
 def where_of(frame: FrameType) -> str:
     """` in broker/messages/catalog.py, line 120, page, for 127.0.0.1:50312`: the innermost function
     of ours, and the peer that it works for."""
-    place, peer = "", ""
+    code_at, peer = "", ""
     found: FrameType | None = frame
     while found is not None:
         name = found.f_code.co_filename
-        if not place and "/fanlog/" in name:
+        if not code_at and "/fanlog/" in name:
             short = name.rpartition("/fanlog/")[2]
-            place = f" in {short}, line {found.f_lineno}, {found.f_code.co_name}"
+            code_at = f" in {short}, line {found.f_lineno}, {found.f_code.co_name}"
         if not peer and found.f_code.co_name in ("_readable", "_take", "data_received"):
             owner = found.f_locals.get("self")
             said = getattr(owner, "peer", "")
             peer = f", for {said}" if isinstance(said, str) and said else ""
         found = found.f_back
-    return place + peer
+    return code_at + peer

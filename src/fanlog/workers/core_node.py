@@ -39,6 +39,10 @@ class CoreNode(Node):
         """Where workers connect."""
         return str(self._path)
 
+    def monotonic_us(self) -> int:
+        """The clock for durations, which stops while this process stands still."""
+        return self._runtime.monotonic_us()
+
     def prepare_listener(self, listener: Acceptor) -> None:
         super().prepare_listener(listener)
         self.ports.hold(listener)

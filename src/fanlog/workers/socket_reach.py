@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, cast
 
-from fanlog.client.link import Link, Transport
+from fanlog.client.link import Dial, Link, Transport
+from fanlog.edge.reach import PeerProtocol
 from fanlog.errors import ConnectError
 from fanlog.format.introduction import Introduction, write_introduction
 from fanlog.listeners.workers_socket import PATH_BYTES_MAX
@@ -33,7 +34,11 @@ class SocketReach:
         introduction = Introduction("worker", self._worker)
         return await self._connect(lambda: link, introduction)
 
-    async def open(self, make: Callable[[], asyncio.Protocol], peer: str) -> None:
+    @property
+    def dial_beside(self) -> Dial:
+        return self.dial
+
+    async def open(self, make: Callable[[], PeerProtocol], peer: str) -> None:
         await self.connect(make, "native", peer)
 
     async def connect(

@@ -1,5 +1,5 @@
-"""Runs the workers of a core: starts them, starts those again that die, passes settings on, and
-drains them before the core. Adds up what they report."""
+"""Runs the workers of a core: starts them, starts those again that die or hang, passes settings on,
+and drains them before the core. Adds up what they report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -35,101 +34,49 @@ from fanlog.workers.channel import (
     WorkerReport,
     open_channel,
 )
+from fanlog.workers.worker_state import WorkerState, sum_counts
 
 logger = logging.getLogger("fanlog.workers")
 
 # The wait before a worker is started again. It doubles with each early end.
 _BACKOFF_SECONDS = 0.2
 _BACKOFF_MAX_SECONDS = 10.0
-# A worker that ran for so long had a good start.
+# A worker that ran for this time had a good start.
 _GOOD_SECONDS = 10.0
 # To import everything, on a busy machine.
 _START_SECONDS_MAX = 120.0
 # What a worker needs beyond `listener.drain_seconds` to end.
 _END_SECONDS = 5.0
 _ANSWER_SECONDS = 10.0
+# A worker reports once a second. After so long without a report it is a problem.
+_SILENT_SECONDS = 5.0
+# After so long it is killed, and started again: until then the kernel gives it connections.
+_SILENT_SECONDS_MAX = 15.0
+_LOOK_SECONDS = 1.0
+_SECOND_US = 1_000_000
 
 
 _NO_CONNECTIONS = ConnectionPage(connections=(), total=0)
 
 
-class WorkerState:
-    """One of the workers: its process, and what it has reported. `number` counts from 1."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.process: Process | None = None
-        self.channel: WorkerChannel | None = None
-        self.is_open = False
-        self.restarts = 0
-        self.report = WorkerReport()
-        # Of its processes before this one.
-        self._before: dict[str, ListenerCounts] = {}
-        self._delivered_messages = 0
-        self._delivered_bytes = 0
-
-    def ended(self) -> None:
-        """Its process is gone: counters go on, levels are 0."""
-        report, self.report = self.report, WorkerReport()
-        self.process = self.channel = None
-        self.is_open = False
-        self._delivered_messages += report.delivered_messages
-        self._delivered_bytes += report.delivered_bytes
-        for name in report.listeners:
-            self._before[name] = msgspec.structs.replace(
-                _sum(self._before.get(name), report.listeners[name]), connections=0
-            )
-
-    def listener(self, name: str) -> ListenerCounts:
-        return _sum(self._before.get(name), self.report.listeners.get(name))
-
-    @property
-    def delivered_messages(self) -> int:
-        return self._delivered_messages + self.report.delivered_messages
-
-    @property
-    def delivered_bytes(self) -> int:
-        return self._delivered_bytes + self.report.delivered_bytes
-
-    @property
-    def connections(self) -> int:
-        return sum(counts.connections for counts in self.report.listeners.values())
-
-    def metrics(self) -> WorkerMetrics:
-        return WorkerMetrics(
-            number=self.number,
-            pid=0 if self.process is None else self.process.pid,
-            up=self.is_open,
-            restarts=self.restarts,
-            connections=self.connections,
-            subscriptions=self.report.subscriptions,
-            delivered_messages=self.delivered_messages,
-            delivered_bytes=self.delivered_bytes,
-            cpu_seconds=self.report.cpu_seconds,
-            resident_bytes=self.report.resident_bytes,
-        )
-
-
-def _sum(one: ListenerCounts | None, other: ListenerCounts | None) -> ListenerCounts:
-    if one is None or other is None:
-        return one or other or ListenerCounts()
-    return ListenerCounts(
-        one.connections + other.connections,
-        one.accepted + other.accepted,
-        one.refused + other.refused,
-        one.auth_failures + other.auth_failures,
-    )
-
-
 class Supervisor:
     """`command` starts a worker; the number of its end of the channel is added. `begin` tells the
-    worker of a number what it is."""
+    worker of a number what it is. `monotonic_us` is the clock that stops while the core stands
+    still: no worker is silent because the core did not listen."""
 
-    def __init__(self, count: int, command: Sequence[str], begin: Callable[[int], Begin]) -> None:
+    def __init__(
+        self,
+        count: int,
+        command: Sequence[str],
+        begin: Callable[[int], Begin],
+        monotonic_us: Callable[[], int],
+    ) -> None:
         self._command = command
         self._begin = begin
+        self._monotonic_us = monotonic_us
         self._workers = [WorkerState(number) for number in range(1, count + 1)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._stopping = False
         self._asked: dict[int, asyncio.Future[ConnectionPage]] = {}
         self._asked_last = 0
@@ -148,6 +95,7 @@ class Supervisor:
             raise ConfigError(
                 f"The workers did not start within {_START_SECONDS_MAX:.0f} s. Try fewer of them."
             ) from None
+        self._looking = loop.create_task(self._look())
 
     # One worker
 
@@ -162,7 +110,7 @@ class Supervisor:
                 code = str(fault)
             except Exception:
                 logger.exception("running worker %d failed", worker.number)
-                code = "a fault of ours"
+                code = "a bug of ours"
             if self._stopping:
                 return
             if time.monotonic() - began > _GOOD_SECONDS:
@@ -191,6 +139,7 @@ class Supervisor:
         except BaseException:
             ours.close()
             raise
+        worker.answered_us = self._monotonic_us()
         channel = worker.channel = await open_channel(ours)
         channel.send(self._begin(worker.number))
         try:
@@ -210,6 +159,7 @@ class Supervisor:
     async def _listen(self, worker: WorkerState, channel: WorkerChannel) -> None:
         opened = self._opened[worker.number]
         while (message := await channel.next_from_worker()) is not None:
+            worker.answered_us = self._monotonic_us()
             match message:
                 case WorkerReport():
                     worker.report = message
@@ -229,6 +179,32 @@ class Supervisor:
                     else:
                         logger.error("Worker %d can't start: %s", worker.number, message.reason)
 
+    # Those that hang, or that somebody has stopped
+
+    async def _look(self) -> None:
+        while not self._stopping:
+            for worker in self._workers:
+                self._maybe_kill(worker)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _maybe_kill(self, worker: WorkerState) -> None:
+        """Kills it if it was silent for too long. Then it ends as any other, and starts again."""
+        silent_seconds = self._silent_seconds(worker)
+        limit_seconds = _SILENT_SECONDS_MAX if worker.is_open else _START_SECONDS_MAX
+        if worker.process is None or silent_seconds <= limit_seconds:
+            return
+        logger.error(
+            "Worker %d (process %d) has not answered for %d s: it is killed.",
+            worker.number,
+            worker.process.pid,
+            silent_seconds,
+        )
+        with suppress(ProcessLookupError):
+            worker.process.kill()
+
+    def _silent_seconds(self, worker: WorkerState) -> float:
+        return (self._monotonic_us() - worker.answered_us) / _SECOND_US
+
     # All of them
 
     def apply(self, config: Config) -> None:
@@ -244,6 +220,8 @@ class Supervisor:
         """Drains the workers, and waits until they have ended. Those that take too long are
         killed."""
         self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
         self._tell(Drain())
         if not self._tasks:
             return
@@ -285,20 +263,29 @@ class Supervisor:
         return sum(worker.delivered_bytes for worker in self._workers)
 
     def problems(self) -> list[str]:
-        return [
-            f"worker {worker.number} is not running: it is being started again"
-            for worker in self._workers
-            if not worker.is_open and not self._stopping
-        ]
+        if self._stopping:
+            return []
+        return [said for worker in self._workers if (said := self._maybe_problem(worker))]
+
+    def _maybe_problem(self, worker: WorkerState) -> str | None:
+        if not worker.is_open:
+            return f"worker {worker.number} is not running: it is being started again"
+        silent_seconds = self._silent_seconds(worker)
+        if silent_seconds <= _SILENT_SECONDS:
+            return None
+        return f"worker {worker.number} has not answered for {silent_seconds:.0f} s"
 
     def metrics(self) -> tuple[WorkerMetrics, ...]:
-        return tuple(worker.metrics() for worker in self._workers)
+        return tuple(
+            worker.metrics(up=worker.is_open and self._silent_seconds(worker) <= _SILENT_SECONDS)
+            for worker in self._workers
+        )
 
     def listener(self, name: str) -> ListenerMetrics:
         """A listener of all workers together."""
         counts = ListenerCounts()
         for worker in self._workers:
-            counts = _sum(counts, worker.listener(name))
+            counts = sum_counts(counts, worker.listener(name))
         return ListenerMetrics(name=name, **msgspec.structs.asdict(counts))
 
     async def find_connections(

@@ -75,7 +75,7 @@ class Member(Peer):
 
     def commit(self, offset: int, partition: int = 0, topic: str = "t") -> None:
         position = Position(topic, partition, offset, self.on.core.epoch)
-        self.on.core.groups.commit(self.subscription, (position,))
+        self.on.core.groups.commit_offsets(self.subscription, (position,))
         self.known[topic, partition] = offset
 
     def release(self, *partitions: int, topic: str = "t") -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.config import BrokerOptions
-from fanlog.format.messages import Position, Release, Revoke
+from fanlog.format.messages import Claim, Position, Release, Revoke
 from tests.broker.groups.members import Member, Place, later
 from tests.broker.stage import Stage, stage
 
@@ -29,13 +29,17 @@ class Worker(Member):
         self.read = read
         self.queue: list[tuple[int, int]] = []
         self.done: dict[Place, int] = {}
+        # The group's offsets, as it knows them.
+        self.committed: dict[Place, int] = {}
         self.letting_go: set[Place] = set()
         self.here = False
 
     def joined(self, joined: Any) -> None:
         super().joined(joined)
         for start in joined.starts:
-            self.done.setdefault((joined.name, start.partition), start.offset)
+            place = (joined.name, start.partition)
+            self.done.setdefault(place, start.offset)
+            self.committed[place] = start.offset
 
     def revoke(self, revoke: Revoke) -> None:
         super().revoke(revoke)
@@ -70,8 +74,7 @@ class Worker(Member):
     def let_go(self) -> None:
         if self.here and self.letting_go:
             places = sorted(self.letting_go)
-            positions = tuple(Position(*p, self.done.pop(p), self.on.core.epoch) for p in places)
-            self.on.core.groups.commit(self.subscription, positions)
+            self.commit({p: self.done.pop(p) for p in places})
             self.on.core.groups.release(
                 self.subscription, Release("t", tuple(p for _, p in places))
             )
@@ -79,9 +82,13 @@ class Worker(Member):
             self.on.run()
 
     def commit_all(self) -> None:
-        positions = tuple(Position(*p, at, self.on.core.epoch) for p, at in self.done.items())
-        if self.here and positions:
-            self.on.core.groups.commit(self.subscription, positions)
+        if self.here and self.done:
+            self.commit(self.done)
+
+    def commit(self, offsets: dict[Place, int]) -> None:
+        self.committed |= offsets
+        positions = tuple(Position(*p, at, self.on.core.epoch) for p, at in offsets.items())
+        self.on.core.groups.commit_offsets(self.subscription, positions)
 
     def enter(self) -> None:
         self.here = True
@@ -96,7 +103,10 @@ class Worker(Member):
         """The same client again: it claims what it has, and what it was to let go."""
         self.here = True
         claimed = {**self.has, **{place: self.done[place] for place in self.letting_go}}
-        claims = tuple(Position(*p, at, self.on.core.epoch) for p, at in claimed.items())
+        epoch = self.on.core.epoch
+        claims = tuple(
+            Claim(*p, at, epoch, committed=self.committed[p]) for p, at in claimed.items()
+        )
         self.join(session_seconds=SESSION_SECONDS, claims=claims)
 
     def go(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from fanlog.format.messages import (
 )
 from fanlog.model import Gap, GapReason, GroupInfo, Start
 from tests.broker.groups.members import SECOND_US, Member, Told, later
-from tests.broker.stage import Stage, no_room, stage
+from tests.broker.stage import Stage, no_room, stage, succeeded
 from tests.broker.transactions.staging import Staging, settle
 
 
@@ -251,7 +251,7 @@ def test_a_commit_outside_of_what_a_member_has_commits_nothing(memory: Stage) ->
     before = memory.core.durable.positions("group/g")
     own, foreign = a.partitions[0], b.partitions[0]
     with pytest.raises(FencedError, match=f"Partition {foreign} of 't'"):
-        memory.core.groups.commit(
+        memory.core.groups.commit_offsets(
             a.subscription, (Position("t", own, 3), Position("t", foreign, 3))
         )
     assert memory.core.durable.positions("group/g") == before
@@ -394,7 +394,7 @@ def test_a_position_past_the_end_goes_on_there_with_a_gap(memory: Stage) -> None
     memory.publish("t", [b"x"] * 3)
     memory.run()
     position = Position("t", 0, 90, memory.core.epoch)
-    memory.core.durable.commit([("group/g", (position,))])
+    memory.core.durable.commit_positions([("group/g", (position,))])
     a = Member(memory, "a").join()
     assert a.gaps == [Gap("t", 0, 90, 3, GapReason.RESET)]
     memory.publish("t", [b"x"] * 2)
@@ -489,6 +489,23 @@ async def test_a_seek_moves_all_partitions_or_some(memory: Stage) -> None:
     await a.seek(Start("earliest"), topic="t")
     assert set(a.has.values()) == {0}
     assert a.offsets.count(5) == 4 + 1 + 4
+
+
+async def test_a_seek_is_answered_after_its_member_knows_where_it_reads(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.publish("t", [b"x"] * 6, partition=1)
+    memory.run()
+    a = Member(memory, "a").join()
+    waiting: list[Callable[[], None]] = []
+    # As with replicas, which have to confirm first.
+    monkeypatch.setattr(memory.core, "when_confirmed", waiting.append)
+    seeking = asyncio.ensure_future(a.seek(Start("offset", 4), topic="t", partitions=(1,)))
+    await asyncio.sleep(0)
+    assert (a.has["t", 1], len(waiting), seeking.done()) == (0, 1, False)
+    waiting.pop()()
+    assert a.has["t", 1] == 4
+    assert [position.offset for position in await seeking] == [4]
 
 
 async def test_a_seek_elsewhere_moves_nothing(memory: Stage) -> None:
@@ -752,9 +769,9 @@ async def test_a_group_without_members_shows_from_its_commits(memory: Stage) -> 
     info = await described(memory)
     assert (info.state, info.members, len(info.partitions)) == ("inactive", (), 4)
     assert memory.core.groups.names() == ["g"]
-    memory.core.groups.delete("g")
+    memory.core.groups.delete("g", succeeded)
     assert memory.core.groups.names() == []
-    for call in (lambda: memory.core.groups.delete("g"),):
+    for call in (lambda: memory.core.groups.delete("g", succeeded),):
         with pytest.raises(GroupNotFoundError, match="fanlog group list"):
             call()
     with pytest.raises(GroupNotFoundError):
@@ -772,7 +789,7 @@ async def test_only_an_inactive_group_is_reset_and_a_dry_run_changes_nothing(
     with pytest.raises(GroupActiveError, match=r"has members \(a\)"):
         await memory.core.groups.reset(to_start)
     with pytest.raises(GroupActiveError):
-        memory.core.groups.delete("g")
+        memory.core.groups.delete("g", succeeded)
     a.leave()
     dry = await memory.core.groups.reset(
         ResetGroup(group="g", start=Start("offset", 3), dry_run=True)

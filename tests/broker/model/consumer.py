@@ -190,6 +190,6 @@ class Consumer(Peer):
     def commit(self, positions: dict[Place, int]) -> None:
         epoch = self._on.core.epoch
         wanted = tuple(Position(*place, offset, epoch) for place, offset in positions.items())
-        self._on.core.groups.commit(self.subscription, wanted)
+        self._on.core.groups.commit_offsets(self.subscription, wanted)
         self.known |= positions
         self._model.has_committed(self, positions)

@@ -11,6 +11,7 @@ from fanlog.errors import FencedError, OffsetOutOfRangeError
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import RegisterProducer
 from fanlog.model import Start
+from tests.broker.deletions import delete_records
 from tests.broker.model.broker_machine import (
     KEYS,
     RETENTION_SECONDS,
@@ -168,7 +169,7 @@ class LogRules(BrokerMachine):
         log = self.logs[place]
         before = int(offset * (log.visible + 1))
         try:
-            self.world.on.core.delete_records(place[0], {place[1]: before})
+            delete_records(self.world.on.core, place[0], {place[1]: before})
         except OffsetOutOfRangeError:
             assert before > log.visible
             return

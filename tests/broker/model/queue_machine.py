@@ -11,6 +11,7 @@ from hypothesis.stateful import invariant, rule
 
 from fanlog.errors import FanlogError, FencedError
 from fanlog.format.messages import HeldJobs, JobOutcome, OutcomeKind, Settle, Settled
+from tests.broker.deletions import delete_records
 from tests.broker.model.broker_machine import BrokerMachine, numbers, parts
 from tests.broker.model.queue_model import JobModel, JobPlace, Said
 from tests.broker.model.world import SECOND_US, Place
@@ -330,7 +331,7 @@ class QueueRules(BrokerMachine):
         place = self.place(where)
         log = self.logs[place]
         before = log.start + int(offset * (log.visible - log.start))
-        self.world.on.core.delete_records(place[0], {place[1]: before})
+        delete_records(self.world.on.core, place[0], {place[1]: before})
         log.start = before
 
     # What always holds

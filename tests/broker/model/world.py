@@ -130,6 +130,8 @@ class World:
                 if self.on.runtime.due:
                     self.on.runtime.due.popleft()()
                     left -= 1
+                elif self.on.sync_ledgers():
+                    left -= 1
                 elif self.on.sync_group.waiting:
                     self.sync()
                     left -= 1

@@ -88,7 +88,7 @@ def test_the_loss_is_written_down(data: Path, caplog: pytest.LogCaptureFixture) 
         all_offsets(hire(on))
     cut_log(data, "t", 40)
     with stage(data) as on:
-        assert "the queue q had come to offset 100 of t/0" in caplog.text
+        assert "the queue q was at offset 100 of t/0" in caplog.text
         on.core.drops.write()
         on.run()
         (value,) = on.values("_fanlog.drops")

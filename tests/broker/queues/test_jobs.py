@@ -91,6 +91,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
     def nack(self, worker: str, first: int, size: int, delay: int) -> None:
         first, next = self.at(first, size)
         due_us = self.now_us + delay
+        self.jobs.settle(first, next, worker)
         dead_spans, late = self.jobs.fail(
             worker,
             first,
@@ -240,7 +241,8 @@ def test_a_worker_keeps_all_that_it_says_it_has_however_it_says_it() -> None:
     jobs = Jobs(0)
     jobs.lease(0, 20, "ann", 9)
     assert jobs.release("ann", [(0, 10), (3, 5), (9, 12)]) == 8
-    assert [(s.first, s.next) for s in jobs.held("ann", 0, 20)] == [(0, 12)]
+    jobs.settle(0, 20, "ann")
+    assert [(s.first, s.next) for s in jobs.settling("ann", 0, 20)] == [(0, 12)]
 
 
 def test_what_a_long_lease_leaves_behind_in_the_heaps_is_cleared_out() -> None:
@@ -302,9 +304,21 @@ def test_what_is_lost_further_on_leaves_what_is_before_it_to_be_done() -> None:
     assert (jobs.waiting, jobs.next) == (5, 8)
 
 
+def test_a_worker_that_gave_up_keeps_what_it_is_leased_since_then() -> None:
+    jobs = Jobs(0)
+    jobs.lease(0, 1, "ann", 5)
+    jobs.expire(5, lambda failures, first: 5, 9)
+    jobs.settle(0, 1, "ann")
+    jobs.lease(0, 1, "ann", 20)
+    dead, late = jobs.fail("ann", 0, 1, due=lambda failures, first: 9, reason="", deliveries_max=9)
+    assert (dead, late) == ([], [(0, 1)])
+    assert jobs.leased == 1
+
+
 def test_jobs_that_are_passed_over_wait_behind_those_that_were_due_before() -> None:
     jobs = Jobs(0)
     jobs.lease(0, 2, "ann", 100)
+    jobs.settle(0, 2, "ann")
     jobs.fail("ann", 0, 2, due=lambda failures, first: 10, reason="", deliveries_max=5)
     jobs.lease(5, 6, "ann", 100, priority=9, now_us=20)
     assert jobs.due(20) == (0, 2)

@@ -26,7 +26,7 @@ from fanlog.format.messages import (
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
-from tests.broker.stage import HandRuntime, Publisher, Stage, no_room, stage
+from tests.broker.stage import HandRuntime, Publisher, Stage, no_room, stage, succeeded
 
 
 def publish(on: Stage, count: int, *, topic: str = "t", each: int | None = None) -> None:
@@ -529,6 +529,7 @@ def test_a_reject_is_answered_when_the_replicas_have_its_dead_letter(data: Path)
     # A primary whose reign ends forgets what it wanted to try again.
     reign = Reign(HandRuntime(), "c", 3, "a.1", ("a.1",))
     with stage(data, replicas=reign, adopt=reign) as on:
+        reign.runtime = on.runtime
         publish(on, 1)
         ann = hire(on)
         reign.refusal = errors.UnavailableError("Too few replicas are in sync. Try again.")
@@ -960,12 +961,12 @@ def test_a_queue_without_workers_can_be_deleted(data: Path) -> None:
         ann = hire(on)
         ann.ack(ann.jobs())
         with pytest.raises(errors.GroupActiveError):
-            on.core.queues.delete("q")
+            on.core.queues.delete("q", succeeded)
         on.core.queues.leave(ann.subscription)
-        on.core.queues.delete("q")
+        on.core.queues.delete("q", succeeded)
         on.run()
         with pytest.raises(errors.GroupNotFoundError):
-            on.core.queues.delete("q")
+            on.core.queues.delete("q", succeeded)
     with stage(data) as on:
         assert on.core.queues.names() == []
         assert hire(on).offsets_taken() == [0, 1, 2]
@@ -981,7 +982,7 @@ def test_a_deleted_queues_dead_letters_do_not_count_for_a_new_one_of_its_name(
             full.setattr("os.pwrite", no_room)
             ann.settle(OutcomeKind.REJECT, ann.jobs())
         on.core.queues.leave(ann.subscription)
-        on.core.queues.delete("q")
+        on.core.queues.delete("q", succeeded)
         on.run()
         assert hire(on).offsets_taken() == [0, 1]
         later(on, 6)

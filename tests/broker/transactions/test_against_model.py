@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from fanlog.broker.transactions import commits
+from fanlog.broker.transactions import execution
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FanlogError
 from fanlog.model import TopicSettings
@@ -64,8 +64,8 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
         self.crashes = 0
         self.open: list[Known] = []
         self.everyone: list[Known] = []
-        self.held.callback(setattr, commits, "_PIECE_BYTES", commits._PIECE_BYTES)
-        commits._PIECE_BYTES = PIECE_BYTES
+        self.held.callback(setattr, execution, "_PIECE_BYTES", execution._PIECE_BYTES)
+        execution._PIECE_BYTES = PIECE_BYTES
         self.on = self.start(self.root / "0")
         for topic, durability in TOPICS.items():
             wanted: dict[str, int | str] = {"durability": durability, "partitions": PARTITIONS}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.broker.state.durable_names import MemberPosition
-from fanlog.broker.transactions import commits
+from fanlog.broker.transactions import execution
 from fanlog.broker.transactions.intents import Intent, TransactionCommit
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, LogFailedError, TransactionNotFoundError
@@ -83,7 +83,7 @@ def test_a_crash_at_any_step_leaves_all_or_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Small pieces, so that a crash also comes between those of a large one.
-    monkeypatch.setattr(commits, "_PIECE_BYTES", 400)
+    monkeypatch.setattr(execution, "_PIECE_BYTES", 400)
     with stage(data, options=options, durability=durability, partitions=PARTITIONS) as on:
         for topic in TOPICS:
             on.publish(topic, [b"before"], Publisher(5))
@@ -363,7 +363,7 @@ def test_positions_of_an_unfinished_checkpoint_do_not_undo_what_came_after(
         settle(on)
         assert on.core.durable.positions("group/g") == (moved(10),)
         # A reset to where it was before the transaction.
-        on.core.durable.commit([("group/g", (Position("a", 0, 0, 1),))])
+        on.core.durable.commit_positions([("group/g", (Position("a", 0, 0, 1),))])
         crash = tmp_path / "crash"
         shutil.copytree(data, crash)
         checkpoint(on)
@@ -409,7 +409,7 @@ def test_positions_wait_for_the_intent_and_nobody_takes_over_meanwhile(
         settle(on)
         assert outcomes.only.records == 1
         first, second = _commit_positions(on, "t1", 20), _commit_positions(on, "t2", 30)
-        on.core.durable.commit([("group/g", (Position("a", 0, 40, 1),))])
+        on.core.durable.commit_positions([("group/g", (Position("a", 0, 40, 1),))])
         settle(on)
         assert not first.only.already
         assert not second.only.already
@@ -463,7 +463,7 @@ def test_what_overtakes_a_promised_position_stands_after_a_crash(
         on.run()
         durable = on.core.durable
         if overtaken_by == "commit":
-            durable.commit([("group/g", (Position("a", 0, 40, 1),))])
+            durable.commit_positions([("group/g", (Position("a", 0, 40, 1),))])
         elif overtaken_by == "delete":
             durable.forget("group/g")
         else:

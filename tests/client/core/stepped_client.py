@@ -208,7 +208,9 @@ def stepped(steps: Callable[[SteppedClient], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def stored_batch(first: int, *values: bytes, topic: int = 1, epoch: int = 1) -> Batch:
+def stored_batch(
+    first: int, *values: bytes, topic: int = 1, partition: int = 0, epoch: int = 1
+) -> Batch:
     """A batch as the broker sends it."""
-    data = encode_batch(values)
+    data = encode_batch(values, partition=partition)
     return Batch(stamp(data, base_offset=first, append_time_us=1, leader_epoch=epoch, topic=topic))

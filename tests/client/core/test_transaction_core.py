@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanlog.client.core.transaction_core import TransactionCore, TransactionState
+from fanlog.client.core.transaction_core import MemberAtStart, TransactionCore, TransactionState
 from fanlog.errors import FencedError, InvalidArgumentError
 from fanlog.format.messages import (
     AbortTransaction,
@@ -15,6 +15,7 @@ from fanlog.format.messages import (
     TransactionBegun,
     TransactionCommitted,
 )
+from fanlog.model import TopicPartition
 
 COMMITTED = msgspec.msgpack.encode(TransactionCommitted("order-1", already=False))
 
@@ -26,11 +27,18 @@ class OneMember:
         self.name = name
         self.positions = positions
         self.lost = False
+        self.epoch = 5
+        self.times: dict[TopicPartition, int] = {}
+
+    def times_came(self, tp: TopicPartition) -> int:
+        return self.times.get(tp, 0)
 
     def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
         if self.lost:
             raise FencedError("lost")
-        return GroupOffsets("g", self.name, 5, self.positions if positions is None else positions)
+        return GroupOffsets(
+            "g", self.name, self.epoch, self.positions if positions is None else positions
+        )
 
 
 def begun(*, ticket: str = "") -> TransactionCore:
@@ -101,3 +109,23 @@ def test_it_is_not_committed_if_a_member_has_lost_a_partition_since() -> None:
     with pytest.raises(FencedError):
         core.committing("", ())
     assert not core.is_over
+
+
+def test_an_attempt_commits_for_the_membership_with_which_it_began() -> None:
+    member = OneMember("a")
+    at_start = MemberAtStart(member)
+    member.epoch += 1
+    wanted = at_start.offsets_for_commit((Position("t", 0, 7),))
+    assert (wanted.epoch, wanted.positions) == (5, (Position("t", 0, 7),))
+
+
+def test_an_attempt_fails_when_a_partition_that_it_has_read_was_away_meanwhile() -> None:
+    member, mine, other = OneMember("a"), TopicPartition("t", 0), TopicPartition("t", 1)
+    member.times = {mine: 1, other: 1}
+    at_start = MemberAtStart(member)
+    at_start.reads(mine)
+    member.times[other] = 2
+    at_start.offsets_for_commit(())
+    member.times[mine] = 2
+    with pytest.raises(FencedError, match="the other member does the work again"):
+        at_start.offsets_for_commit(())

@@ -148,6 +148,18 @@ def test_jobs_that_were_acked_twice_are_not_done_again() -> None:
     assert [(one.first, one.next) for one in taken(core)] == [(0, 1), (2, 4)]
 
 
+def test_jobs_whose_lease_ran_out_while_their_ack_was_on_its_way_are_not_done_again() -> None:
+    core, host = working()
+    hand_out(core, 0, 2, fresh=True)
+    (lease,) = taken(core)
+    turn = core.report(lease, OutcomeKind.ACK, 0, 1)
+    (settle,) = turn.settles()
+    # The broker heard nothing for a while, and gives both jobs to the same worker once more.
+    core.leased(Lease(3, 0, 2, 0, 0, 2, fresh=False))
+    core.settled(turn, settle, msgspec.msgpack.encode(messages.Settled(())), host.welcome)
+    assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
+
+
 def test_all_jobs_in_hand_are_extended_in_their_epochs() -> None:
     core, _ = working()
     core.extend_all()

@@ -608,7 +608,7 @@ async def test_a_worker_of_the_same_name_fences_the_one_before(data: Path) -> No
             first = one.work("jobs", queue="q", worker="ann")
             await first.start()
             async with two.work("jobs", queue="q", worker="ann"):
-                with pytest.raises(errors.FencedError, match="taken this one's place"):
+                with pytest.raises(errors.FencedError, match="replaced this one"):
                     await first.next(PATIENCE_SECONDS)
             await first.close()
     finally:

@@ -12,8 +12,9 @@ import pytest
 
 import fanlog
 from fanlog import errors
+from fanlog.client.core.job_receipts import JobReceipt, ReceivedJob, read_receipt
 from fanlog.client.queues.options import WorkOptions
-from fanlog.client.queues.taking import JobReceipt, ReceivedJob, read_receipt, settle, take
+from fanlog.client.queues.taking import settle, take
 from fanlog.config import BrokerOptions, Config, ListenerOptions
 from fanlog.format.messages import OutcomeKind
 from fanlog.node import Node

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fanlog
-from fanlog.client.transactions import stager
+from fanlog.client.core import staging_outbox
 from fanlog.config import BrokerOptions, Config, ListenerOptions
 from fanlog.errors import (
     ConnectionLostError,
@@ -273,7 +273,7 @@ async def behind_proxy(data: Path) -> AsyncIterator[tuple[Any, fanlog.Client]]:
 async def test_a_transaction_outlives_the_connections_that_it_is_staged_over(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stager, "_FRAME_BYTES", 3000)
+    monkeypatch.setattr(staging_outbox, "_FRAME_BYTES", 3000)
     async with behind_proxy(data) as (proxy, client):
         await client.create_topic("a", partitions=2)
         proxy.cut_after = (4_000, 60_000)

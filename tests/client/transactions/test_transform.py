@@ -365,6 +365,54 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
         assert values == Counter(b"%d" % i for i in range(20))
 
 
+async def test_what_was_read_before_a_loss_is_dropped_though_the_other_went_just_as_far(
+    data: Path,
+) -> None:
+    """And though the message in hand is of a partition that was never lost."""
+    config = Config(broker=BrokerOptions(revoke_seconds=0.1))
+    async with fanlog.Broker(data, config) as broker:
+        await broker.create_topic("in", partitions=2)
+        read, reading, resume = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        second_did: list[bytes] = []
+
+        async def slow(message: fanlog.Message) -> bytes:
+            read.set()
+            if message.value == b"kept":
+                reading.set()
+                await resume.wait()
+            return message.value
+
+        def quick(message: fanlog.Message) -> bytes:
+            second_did.append(message.value)
+            return message.value
+
+        whole: Any = {"group": "g", "batch_records": 2, "batch_seconds": PATIENCE_SECONDS}
+        whole["reset"] = "earliest"
+        first = asyncio.create_task(broker.transform("in", "out", slow, **whole))
+        await broker.publish("in", b"lost", partition=0)
+        await read.wait()
+        await broker.publish("in", b"kept", partition=1)
+        await reading.wait()
+        whole["batch_records"] = 1
+        await broker.transform("in", "out", quick, until=lambda: bool(second_did), **whole)
+        assert second_did == [b"lost"]
+        assert broker._node is not None
+        group = broker._node.core.groups.find("g")
+        assert group is not None
+        (alone,) = group.members.values()
+        await until(lambda: [owned.member for owned in group.owned.values()] == [alone] * 2)
+        for _ in range(10):  # so that it hears of it
+            await asyncio.sleep(0.01)
+        await broker.publish("in", b"last", partition=1)
+        resume.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(await values_of(broker, "out")) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert sorted(await values_of(broker, "out")) == [b"kept", b"last", b"lost"]
+
+
 async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(data: Path) -> None:
     # Whoever comes after a restart need not wait for members of before.
     options = BrokerOptions(group_grace_seconds=0.2)

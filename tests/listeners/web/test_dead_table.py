@@ -29,7 +29,7 @@ def test_rows_that_are_gone_are_swept_out(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in table.renumber():
         pass
     assert (len(table), table.count, table.generation, table.removed) == (100, 100, 1, before)
-    assert [table.place(row) for row in range(3)] == [(0, 900), (0, 901), (0, 902)]
+    assert [table.position(row) for row in range(3)] == [(0, 900), (0, 901), (0, 902)]
     assert sum(group.count for group in table.group_list) == 100
     for _ in table.take(0, [(b"950", 2000, None), (b"951", 2001, found(1))]):
         pass

@@ -23,7 +23,7 @@ def commit(listener: WebListener, group: str, topic: str, offset: int, partition
     core = listener.core
     position = Position(topic, partition, offset, core.epoch)
     name = GROUP_PREFIX + group
-    core.durable.commit([(name, core.check_positions(name, (position,)))])
+    core.durable.commit_positions([(name, core.check_positions(name, (position,)))])
 
 
 async def fill(site: Site | Guarded) -> None:

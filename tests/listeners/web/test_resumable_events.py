@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanlog.format import streams
-from fanlog.format.web_views import StreamView
+from fanlog.format.sse_views import StreamView
 from fanlog.listeners.web import server
 from tests.client.ways import until
 from tests.listeners.web.conftest import Serving

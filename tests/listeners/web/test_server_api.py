@@ -239,7 +239,7 @@ async def test_a_process_that_does_not_answer_holds_the_others_up_for_the_timeou
         monkeypatch.setattr(asking, "asyncio", SimpleNamespace(timeout=limit, Event=asyncio.Event))
         answer = asyncio.create_task(ask(two, "GET", "/v1/connections"))
         asker = two.first.server_api._asker
-        await until(lambda: any(waiting.told for waiting in asker._waiting.values()))
+        await until(lambda: any(waiting.answers for waiting in asker._waiting.values()))
         assert waited == [7.0]
         timeout.reschedule(asyncio.get_running_loop().time())
         assert [one["id"] for one in (await answer)[1]["connections"]] == ["c1"]

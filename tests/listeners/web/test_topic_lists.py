@@ -120,7 +120,7 @@ async def test_the_largest_lag_comes_first(serving: Serving) -> None:
         for name in ("a", "b", "c"):
             await client.publish_many(name, [b"x"] * 5)
         core = site.listener.core
-        core.durable.commit([("group/g", (Position("b", 0, 2, core.epoch),))])
+        core.durable.commit_positions([("group/g", (Position("b", 0, 2, core.epoch),))])
         async with client.work("c", queue="q", reset="earliest"):
             pass
         found = await page(site.http, sort="lag", descending=True)
@@ -134,9 +134,9 @@ async def test_every_group_counts_however_many_there_are(serving: Serving) -> No
         await client.publish_many("a", [b"x"] * 5)
         core = site.listener.core
         committed = [(f"group/g{n:04}", (Position("a", 0, 4, core.epoch),)) for n in range(1100)]
-        core.durable.commit(committed)
-        core.durable.commit([("group/g1099", (Position("a", 0, 1, core.epoch),))])
-        core.durable.commit([("reader", (Position("a", 0, 0, core.epoch),))])
+        core.durable.commit_positions(committed)
+        core.durable.commit_positions([("group/g1099", (Position("a", 0, 1, core.epoch),))])
+        core.durable.commit_positions([("reader", (Position("a", 0, 0, core.epoch),))])
         (row,) = (await page(site.http))["topics"]
         assert (row["lag"], row["lag_by"]) == (4, "g1099")
         # A group whose members have committed nothing yet has everything left.

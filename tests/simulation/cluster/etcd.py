@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fanlog.cluster.coordination import Listing, NotSent, Stored, SwapOutcome, Swapped, Unknown
 from fanlog.errors import CoordinationError
@@ -23,16 +23,27 @@ _RENEW_SECONDS = LEASE_SECONDS / 3
 # A watch of a server that is gone is noticed after so long.
 _WATCH_SECONDS = 2.0
 _LATE_SECONDS = 4.0
+_NEVER_SECONDS = 1e9
 _AWAY = "etcd does not answer now: it is away."
 
 
+class SentSwap(NamedTuple):
+    """A compare-and-swap that has left its node. `value` is None for a deletion."""
+
+    key: str
+    expected: Stored | None
+    value: bytes | None
+
+
 class EtcdFaults:
-    """How etcd and the ways to it are. `cut` has the nodes that are cut off."""
+    """How etcd and the ways to it are. `cut` has the nodes that are cut off, `on_the_way` the swaps
+    that may still arrive."""
 
     def __init__(self) -> None:
         self.delay_max = 0.003
         self.lost_share = 0.0
         self.cut: dict[str, bool] = {}
+        self.on_the_way: list[SentSwap] = []
 
 
 class SimulatedCoordination:
@@ -72,8 +83,9 @@ class SimulatedCoordination:
     async def _swap(self, key: str, expected: Stored | None, value: bytes | None) -> SwapOutcome:
         if self._is_away and self._dice.random() < 0.5:
             return NotSent(_AWAY)
+        sent = SentSwap(key, expected, value)
         try:
-            outcome = await self._ask(lambda: self._etcd.swap(key, expected, value), lossy=True)
+            outcome = await self._ask(lambda: self._etcd.swap(*sent), sent)
         except CoordinationError as fault:
             return Unknown(str(fault))
         if isinstance(outcome, Swapped):
@@ -139,29 +151,36 @@ class SimulatedCoordination:
     def _delay(self) -> float:
         return self._dice.uniform(0.000_1, self._faults.delay_max)
 
-    async def _ask(self, do: Callable[[], T], *, lossy: bool = False) -> T:
-        world = self._world
+    async def _ask(self, do: Callable[[], T], swap: SentSwap | None = None) -> T:
+        """Only a swap may be held up on its way, or be lost, or have its answer lost."""
+        world, on_the_way = self._world, self._faults.on_the_way
         answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         delay = self._delay()
-        if lossy and self._dice.random() < self._faults.lost_share:
-            # On its way it is held up, or lost.
-            delay = self._dice.choice((self._dice.uniform(0, _LATE_SECONDS), 1e9))
+        if swap is not None and self._is_lost():
+            delay = self._dice.choice((self._dice.uniform(0, _LATE_SECONDS), _NEVER_SECONDS))
+        if swap is not None and delay < _NEVER_SECONDS:
+            on_the_way.append(swap)
 
         def arrive() -> None:
+            if swap is not None:
+                on_the_way.remove(swap)
             if self._is_away:
                 return
             result = do()
-            lost = lossy and self._dice.random() < self._faults.lost_share
-            if not lost:
+            if swap is None or not self._is_lost():
                 world.after(self._delay(), lambda: answer(result))
 
         def answer(result: T) -> None:
             if not answered.done() and not self._is_away:
                 answered.set_result(result)
 
-        world.after(delay, arrive)
+        if delay < _NEVER_SECONDS:
+            world.after(delay, arrive)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return await answered
         except TimeoutError:
             raise CoordinationError(_AWAY) from None
+
+    def _is_lost(self) -> bool:
+        return self._dice.random() < self._faults.lost_share

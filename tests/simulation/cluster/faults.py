@@ -40,6 +40,8 @@ class ClusterFaults(Faults):
             (self._cut_from_etcd, 4),
             (self._etcd_away, 1),
             (self._move, 3),
+            (self._drain, 3),
+            (self._leave, 3),
             (self._replace_disk, 1),
             (self._fill_disk, 1),
         ]
@@ -160,6 +162,14 @@ class ClusterFaults(Faults):
         self._world.note("etcd is away")
         etcd.set_away(True)
         self._world.after(self._dice.uniform(0, _AWAY_SECONDS), lambda: etcd.set_away(False))
+
+    # Operators
+
+    def _drain(self) -> None:
+        self._cluster.operators.take_out("drain", self._some_node())
+
+    def _leave(self) -> None:
+        self._cluster.operators.take_out("leave", self._some_node())
 
     def _move(self) -> None:
         """An operator wants another primary."""

@@ -7,14 +7,33 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
+
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.stream import TurnStream
 from fanlog.broker.messages.turns import Turns
-from fanlog.cluster import follower_decisions, mark, node, primary_decisions, reconcile, replica
+from fanlog.broker.transactions.staged_copies import STAGED_TOPIC, StagedCopies
+from fanlog.cluster import (
+    follower_decisions,
+    forced_reign,
+    mark,
+    node,
+    primary_decisions,
+    reconcile,
+    replica,
+)
 from fanlog.cluster.primary_role import PrimaryRole
 from fanlog.cluster.records import SeenRecord
 from fanlog.cluster.reign import Reign
-from fanlog.cluster.views import PendingChange
+from fanlog.cluster.replica import Replica
+from fanlog.cluster.snapshot import ClusterSnapshot
+from fanlog.cluster.steps import FollowerStep, PrimaryStep, RemoveInSync
+from fanlog.cluster.trust import Act, Trust
+from fanlog.cluster.views import FollowerReport, FollowerView, PendingChange, PrimaryView
 from fanlog.format.replication import ReplicaPartition
+from fanlog.log import cutting
+from fanlog.log.journal import Journal
+from fanlog.log.synced_ends import SyncedEnds
 from fanlog.model import Durability
 
 Planted = AbstractContextManager[object]
@@ -27,6 +46,15 @@ def wait_for_nobody_who_joins() -> Planted:
         return frozenset(seen.record.in_sync)
 
     return mock.patch.object(node, "waits_for", waits_for)
+
+
+def let_join_who_was_only_sent_everything() -> Planted:
+    """In a reign that has committed nothing yet, a follower joins that has acknowledged nothing."""
+
+    def is_level(view: PrimaryView, report: FollowerReport) -> bool:
+        return report.level and report.acked >= view.committed
+
+    return mock.patch.object(primary_decisions, "_is_level", is_level)
 
 
 def forget_at_once_who_leaves() -> Planted:
@@ -107,7 +135,7 @@ def serve_before_the_opening() -> Planted:
     def at_once(role: PrimaryRole) -> None:
         opened(role)
         role.node.core.opening = ""
-        role.node.core.stream.commit(1, 1)
+        role.node.core.stream.advance(1, 1)
 
     return mock.patch.object(PrimaryRole, "open", at_once)
 
@@ -119,3 +147,145 @@ def cut_nothing() -> Planted:
         return min(theirs.end, ours.end)
 
     return mock.patch.object(reconcile, "common_end", common_end)
+
+
+def cut_too_much() -> Planted:
+    """A follower cuts what it shares with the primary, too."""
+
+    def common_end(theirs: ReplicaPartition, ours: ReplicaPartition) -> int:
+        return min(theirs.end, ours.end) // 2
+
+    return mock.patch.object(reconcile, "common_end", common_end)
+
+
+def cut_before_the_mark() -> Planted:
+    """The mark of a folder says that it is whole while its logs are cut."""
+
+    def unmarked(follower: Replica) -> None:
+        follower._complete = False
+        follower.written = follower.synced = 0
+        follower._syncing.waiting.clear()
+
+    return mock.patch.object(Replica, "_incomplete", unmarked)
+
+
+def resume_the_reign() -> Planted:
+    """A primary that was killed goes on in the epoch of its last reign."""
+    named = follower_decisions._named_primary
+
+    def resumed(view: FollowerView) -> FollowerStep | None:
+        return named(replace(view, known=replace(view.known, last_reign=0)))
+
+    rules = tuple(resumed if rule is named else rule for rule in follower_decisions._FOLLOWER_RULES)
+    return mock.patch.object(follower_decisions, "_FOLLOWER_RULES", rules)
+
+
+def trust_any_etcd() -> Planted:
+    """An etcd that has gone back is believed."""
+
+    def act(*_: object) -> Trust:
+        return Act()
+
+    stack = ExitStack()
+    for module in (follower_decisions, primary_decisions):
+        stack.enter_context(mock.patch.object(module, "trust", act))
+    newer = follower_decisions._newer_record_elsewhere
+    rules = tuple(rule for rule in follower_decisions._FOLLOWER_RULES if rule is not newer)
+    stack.enter_context(mock.patch.object(follower_decisions, "_FOLLOWER_RULES", rules))
+    return stack
+
+
+def leave_too_few() -> Planted:
+    """A silent follower is left out although the set becomes smaller than `min_in_sync`."""
+    silent = primary_decisions._silent_follower
+
+    def greedy(view: PrimaryView) -> PrimaryStep | None:
+        seen = view.cluster.record
+        assert seen is not None
+        few = replace(seen, record=replace(seen.record, min_in_sync=1))
+        step = silent(replace(view, cluster=replace(view.cluster, record=few)))
+        if not isinstance(step, RemoveInSync):
+            return step
+        whole = replace(step.record, min_in_sync=seen.record.min_in_sync)
+        return RemoveInSync(step.incarnation, whole)
+
+    rules = tuple(greedy if rule is silent else rule for rule in primary_decisions._PRIMARY_RULES)
+    return mock.patch.object(primary_decisions, "_PRIMARY_RULES", rules)
+
+
+def use_an_epoch_again() -> Planted:
+    """An operator begins the reign after the one that etcd knows, and nodes know a later one."""
+
+    def next_epoch(cluster: ClusterSnapshot) -> int:
+        assert cluster.record is not None
+        return cluster.record.record.epoch + 1
+
+    return mock.patch.object(forced_reign, "forced_epoch", next_epoch)
+
+
+def look_for_nothing_after_a_power_cut() -> Planted:
+    """Who has lost what was in the middle of a log says that it has everything."""
+
+    async def nothing(follower: Replica) -> None:
+        pass
+
+    return mock.patch.object(Replica, "_search", nothing)
+
+
+def let_the_journal_bring_back_what_was_cut() -> Planted:
+    """The journal is not emptied before logs are cut."""
+
+    def close(kept: Journal) -> None:
+        kept._await_checkpoint()
+        kept._close_files()
+
+    def unchecked(folder: str) -> SyncedEnds | None:
+        return cutting.load_ends(f"{folder}/journal")
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Journal, "close", close))
+    stack.enter_context(mock.patch.object(cutting, "check_closed", unchecked))
+    return stack
+
+
+def compact_before_the_opening() -> Planted:
+    """Records go because of others that the in-sync set may not have."""
+
+    def housekeeping(core: BrokerCore) -> None:
+        core._housekeeping.begin()
+
+    return mock.patch.object(BrokerCore, "housekeeping", housekeeping)
+
+
+def copy_on_behind_lost_tombstones() -> Planted:
+    """A follower goes on where it was, and the primary has compacted what comes next."""
+
+    def can_continue(theirs: ReplicaPartition, ours: ReplicaPartition, agreed: int) -> bool:
+        return agreed >= max(ours.start, theirs.start)
+
+    return mock.patch.object(reconcile, "_can_continue", can_continue)
+
+
+def drop_staged_bytes_before_the_commit() -> Planted:
+    """The copies of what a transaction has staged go when its intent is written."""
+    write = StagedCopies.write
+
+    def too_early(copies: StagedCopies, files: Any, done: Any) -> None:
+        def written(fault: Any) -> None:
+            done(fault)
+            partition = copies._internal.find_internal(STAGED_TOPIC)
+            if fault is None and partition is not None:
+                partition.log.drop_before(partition.log.begin_segment())
+
+        write(copies, files, written)
+
+    return mock.patch.object(StagedCopies, "write", too_early)
+
+
+def keep_staged_bytes_to_itself() -> Planted:
+    """What a transaction has staged in a file is not in the stream before its intent."""
+
+    def nothing(copies: StagedCopies, files: Any, done: Any) -> None:
+        done(None)
+
+    return mock.patch.object(StagedCopies, "write", nothing)

@@ -10,36 +10,73 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from fanlog.cluster import forced_reign
+from fanlog.cluster.coordination import Stored
 from fanlog.cluster.records import ClusterKeys, SeenRecord, ShardRecord, decode, encode
+from fanlog.cluster.requests import request_key
+from fanlog.cluster.snapshot import cluster_of
 from fanlog.cluster.steps import StopNode, Wait
 from fanlog.config import ClusterOptions, Config
 from fanlog.errors import DiskFullError, UnavailableError
+from fanlog.log.partition import PartitionLog
 from fanlog.log.scan import Owner
 from tests.simulation.broker import PORT
 from tests.simulation.cluster.auditor import Auditor, batches_of
+from tests.simulation.cluster.contents import KeyContent, keys_of
 from tests.simulation.cluster.etcd import EtcdFaults
 from tests.simulation.cluster.faults import ClusterFaults
 from tests.simulation.cluster.node import SimulatedNode
+from tests.simulation.cluster.operators import Operators
 from tests.simulation.faults import Faults
 from tests.simulation.machine import Machine
 from tests.simulation.memory_etcd import MemoryEtcd
 from tests.simulation.simulation import Plant, Simulation
 from tests.simulation.workload import Violation, Workload
 from tests.simulation.workloads import ALL
+from tests.simulation.workloads.publishing import PublishingUnsynced
 from tests.simulation.world import Stuck
 
 NAME = "cluster"
 _NODES = "abc"
+_KEYS = ClusterKeys("test")
+_SHARD_KEY = _KEYS.shard()
 _TICK_SECONDS = 0.05
 _FORM_SECONDS = 30.0
 _HEAL_SECONDS = 120.0
 
 
+class LogContent(NamedTuple):
+    """A log of a node: its batches, and whether it has lost some."""
+
+    start: int
+    end: int
+    batches: dict[int, tuple[int, int]]
+    has_hole: bool
+
+    def agrees_with(self, other: LogContent | KeyContent) -> bool:
+        """What an operator's choice has lost on one node, another one may still have."""
+        if not isinstance(other, LogContent):
+            return False
+        if not self.has_hole and not other.has_hole:
+            return self == other
+        both = self.batches.keys() & other.batches.keys()
+        return self.end == other.end and all(self.batches[b] == other.batches[b] for b in both)
+
+    def __str__(self) -> str:
+        return f"{self.start} to {self.end}, {len(self.batches)} batches"
+
+
+def content_of(log: PartitionLog) -> LogContent:
+    batches = dict(batches_of(log))
+    return LogContent(log.start_offset, log.end_offset, batches, bool(log.damaged))
+
+
 class ClusterSimulation(Simulation):
-    all: Sequence[type[Workload]] = ALL
+    all: Sequence[type[Workload]] = (*ALL, PublishingUnsynced)
     forgiven = (UnavailableError, DiskFullError)
 
     def __init__(
@@ -55,9 +92,13 @@ class ClusterSimulation(Simulation):
         self.etcd = MemoryEtcd(lambda: self.world.now)
         self.etcd_faults = EtcdFaults()
         self.auditor = Auditor(self)
+        self.operators = Operators(self)
         self._dice = self.world.dice("cluster")
         # Nobody is left who may go on, and an operator would have to choose what is lost.
         self._lost = False
+        # What is in etcd, as it was found there last.
+        self._decoded: Stored | None = None
+        self._seen: SeenRecord | None = None
         self.network.names[NAME] = self._some_server
 
     def _planted(self, plant: Plant) -> AbstractContextManager[object]:
@@ -96,8 +137,6 @@ class ClusterSimulation(Simulation):
         base = self._config(name)
         return replace(
             base,
-            # Staged files are not replicated yet.
-            broker=replace(base.broker, transaction_memory_bytes=64 << 20),
             redis=replace(base.redis, port=-1),
             web=replace(base.web, port=-1),
             cluster=ClusterOptions(
@@ -129,10 +168,13 @@ class ClusterSimulation(Simulation):
         return ClusterFaults(self)
 
     def seen(self) -> SeenRecord | None:
-        stored = self.etcd._state.keys.get(ClusterKeys("test").shard())
-        if stored is None:
-            return None
-        return SeenRecord(decode(stored.value, ShardRecord), stored.revision)
+        stored = self.etcd._state.keys.get(_SHARD_KEY)
+        if stored is not self._decoded:
+            self._decoded = stored
+            self._seen = None
+            if stored is not None:
+                self._seen = SeenRecord(decode(stored.value, ShardRecord), stored.revision)
+        return self._seen
 
     def record(self) -> ShardRecord:
         seen = self.seen()
@@ -145,16 +187,43 @@ class ClusterSimulation(Simulation):
     def _is_whole(self) -> bool:
         """All nodes are in sync, in the incarnations in which they run."""
         seen = self.seen()
-        if seen is None or any(node.is_stopping for node in self.nodes):
+        if seen is None or len(seen.record.in_sync) < len(self.nodes):
+            return False
+        if any(node.is_stopping or self.is_out(node.name) for node in self.nodes):
             return False
         running = {node.incarnation for node in self.nodes}
         return set(seen.record.in_sync) == running and any(node.is_serving for node in self.nodes)
 
-    def can_lose(self, lost: SimulatedNode) -> bool:
-        """Whether somebody may still become primary without what this node has."""
+    def asked_out(self, node: str) -> int:
+        """The revision of the request that the node shall be no replica; 0 without one."""
+        keys = self.etcd._state.keys
+        found = [keys.get(request_key(_KEYS, what, node)) for what in ("drain", "leave")]
+        return max((stored.revision for stored in found if stored is not None), default=0)
+
+    def is_out(self, node: str) -> bool:
+        """Whether an operator has taken the node out, or is about to."""
         seen = self.seen()
-        return seen is not None and any(
-            node.keeps in seen.record.in_sync for node in self.nodes if node is not lost
+        return bool(self.asked_out(node)) or (seen is not None and node not in seen.record.replicas)
+
+    def can_lose(self, lost: SimulatedNode) -> bool:
+        """Whether somebody may still become primary without what this node has, whichever swap of
+        those on their way arrives."""
+        seen = self.seen()
+        if seen is None:
+            return False
+        possible = [seen.record]
+        possible += [
+            decode(swap.value, ShardRecord)
+            for swap in self.etcd_faults.on_the_way
+            if swap.value is not None
+            and swap.key == _SHARD_KEY
+            and swap.expected is not None
+            and swap.expected.revision == seen.revision
+        ]
+        return any(
+            all(node.keeps in record.in_sync for record in possible)
+            for node in self.nodes
+            if node is not lost
         )
 
     # Disasters
@@ -207,7 +276,7 @@ class ClusterSimulation(Simulation):
         able = [node for node in self.nodes if node.keeps in before.in_sync]
         self._start_all()
         if able:
-            self._promote_by_hand(self._dice.choice(able), epoch=before.epoch)
+            self._promote_by_hand(self._dice.choice(able))
         else:
             self._leave_it()
         self.auditor.frozen = False
@@ -228,6 +297,7 @@ class ClusterSimulation(Simulation):
     def _finish(self) -> None:
         if self._lost:
             return
+        self.operators.end()
         try:
             self._end_work()
             self._wait_until_whole()
@@ -252,30 +322,42 @@ class ClusterSimulation(Simulation):
         return f"The record: {seen}. The nodes: {steps}"
 
     def _compare(self) -> None:
-        """All nodes have the same bytes."""
-        self.world.run(lambda: bool(self.violations) or self._is_level(), _HEAL_SECONDS)
-        found = {node.name: self._content(node) for node in self.nodes}
+        """All nodes have the same bytes; of compacted topics the same last record of each key."""
+        found = self._all_contents()
         first = found[_NODES[0]]
         for name, content in found.items():
             for owner in sorted(first.keys() | content.keys()):
                 mine, theirs = first.get(owner), content.get(owner)
-                if mine != theirs:
-                    raise Violation(
-                        f"{_NODES[0]} and {name} differ in {owner}: {_differ(mine, theirs)}"
-                    )
+                if mine is None or theirs is None or not mine.agrees_with(theirs):
+                    raise Violation(f"{_NODES[0]} and {name} differ in {owner}: {mine}, {theirs}")
+
+    def _all_contents(self) -> dict[str, dict[Owner, LogContent | KeyContent]]:
+        """Whoever reads damage that others can repair has it repaired, and is read again."""
+        end = self.world.now + _HEAL_SECONDS
+        while True:
+            self.world.run(lambda: bool(self.violations) or self._is_level(), _HEAL_SECONDS)
+            try:
+                return {node.name: self._content(node) for node in self.nodes}
+            except UnavailableError:
+                if self.violations or self.world.now > end:
+                    raise
+                self._let_go_on(2.0)
 
     def _is_level(self) -> bool:
-        """Nothing is on its way."""
-        for node in self.nodes:
-            role = node.node.primary if node.node is not None else None
-            if role is not None:
-                reign = role.reign
-                return not reign.waits and all(
-                    report.acked >= reign.end_position for report in reign.reports()
-                )
-        return False
+        """All follow the primary, and nothing is on its way."""
+        serving = [node for node in self.nodes if node.is_serving]
+        if len(serving) != 1 or serving[0].node is None or serving[0].node.primary is None:
+            return False
+        reign = serving[0].node.primary.reign
+        level = {
+            report.incarnation
+            for report in reign.reports()
+            if report.level and report.acked >= reign.end_position
+        }
+        others = {node.incarnation for node in self.nodes if node is not serving[0]}
+        return level == others and not reign.waits
 
-    def _content(self, node: SimulatedNode) -> dict[Owner, object]:
+    def _content(self, node: SimulatedNode) -> dict[Owner, LogContent | KeyContent]:
         assert node.node is not None
         assert node.process is not None
         role, follower = node.node.primary, node.node.follower
@@ -286,10 +368,10 @@ class ClusterSimulation(Simulation):
             store = follower.replica._store
         with node.process.running():
             return {
-                log.owner: (log.start_offset, log.end_offset, *batches_of(log))
+                log.owner: keys_of(log) if topic.settings.cleanup == "compact" else content_of(log)
                 for topic in store.topics
                 for log in topic.logs
-                if topic.folder and topic.settings.cleanup != "compact"
+                if topic.folder
             }
 
     def _lose_all_power(self) -> None:
@@ -310,20 +392,23 @@ class ClusterSimulation(Simulation):
         self._wait_until_whole()
         self._check()
 
-    def _promote_by_hand(self, node: SimulatedNode, *, epoch: int = 0) -> None:
+    def _promote_by_hand(self, node: SimulatedNode) -> None:
         """An operator chooses this node, knowing what may be lost."""
         self.auditor.forced = True
         self.auditor.forget("fsync")
+        for workload in self.workloads:
+            workload.unsynced_lost()
         record = self.record()
-        epoch = max(epoch, record.epoch) + 1
+        epoch = forced_reign.forced_epoch(cluster_of(self.etcd.list(_KEYS.prefix), _KEYS))
         forced = replace(
             record,
             epoch=epoch,
             primary=node.incarnation,
             in_sync=(node.incarnation,),
+            replicas=tuple(dict.fromkeys((*record.replicas, node.name))),
             forced_epoch=epoch,
         )
-        self.etcd.put(ClusterKeys("test").shard(), encode(forced))
+        self.etcd.put(_SHARD_KEY, encode(forced))
         self.auditor.forced = False
 
 
@@ -331,10 +416,3 @@ def needs_operator(node: SimulatedNode) -> bool:
     """Whether a node says that an operator must act."""
     step = node.node.step if node.node is not None else None
     return isinstance(step, StopNode) or (isinstance(step, Wait) and step.needs_operator)
-
-
-def _differ(mine: object, theirs: object) -> str:
-    if isinstance(mine, tuple) and isinstance(theirs, tuple):
-        pairs = [(a, b) for a, b in zip(mine, theirs, strict=False) if a != b][:3]
-        return f"{len(mine)} and {len(theirs)} items, {pairs}"
-    return f"{str(mine)[:200]} and {str(theirs)[:200]}"

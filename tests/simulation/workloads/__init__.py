@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.simulation.workload import Workload
+from tests.simulation.workloads.compacting import Compacting
 from tests.simulation.workloads.fencing import Fencing
 from tests.simulation.workloads.grouping import Grouping
+from tests.simulation.workloads.handling import Handling
 from tests.simulation.workloads.managing import Managing
 from tests.simulation.workloads.publishing import Publishing
 from tests.simulation.workloads.queueing import Queueing
@@ -19,4 +21,6 @@ ALL: tuple[type[Workload], ...] = (
     Transforming,
     Fencing,
     Managing,
+    Compacting,
+    Handling,
 )

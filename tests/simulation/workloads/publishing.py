@@ -10,6 +10,8 @@ transaction"; docs/architecture.md, "Failure rules"):
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import fanlog
 from fanlog.model import KIB
@@ -21,12 +23,18 @@ _SIZES = (0, 0, 0, 100, 3000, 20_000)
 
 
 class Publishing(Workload):
+    topic = TOPIC
+    durability = "fsync"
+
     async def prepare(self, client: fanlog.Client) -> None:
         self.receipts: dict[bytes, tuple[int, int]] = {}
         self.seen: dict[int, list[tuple[int, bytes]]] = {}
         self._producers = 0
         await client.create_topic(
-            TOPIC, partitions=_PARTITIONS, durability="fsync", segment_bytes=64 * KIB
+            self.topic,
+            partitions=_PARTITIONS,
+            durability=self.durability,
+            segment_bytes=64 * KIB,
         )
 
     def begin(self) -> None:
@@ -52,14 +60,17 @@ class Publishing(Workload):
     async def _publish(self, client: fanlog.Client, producer: int, number: int) -> None:
         value = b"%d %d " % (producer, number) + bytes(self.dice.choice(_SIZES))
         partition = self.dice.randrange(_PARTITIONS)
-        receipt = await client.publish(TOPIC, value, partition=partition)
+        receipt = await client.publish(self.topic, value, partition=partition)
         if receipt.partition != partition:
             self.violated(f"{value[:20]} went to partition {receipt.partition}")
         self.receipts[value] = (receipt.partition, receipt.offset)
         self.acknowledged += 1
 
     async def _read(self) -> None:
-        async with self.connecting() as client, client.subscribe(TOPIC, start="earliest") as reader:
+        async with (
+            self.connecting() as client,
+            client.subscribe(self.topic, start="earliest") as reader,
+        ):
             while not self.over:
                 try:
                     batch = await reader.next_batch(0.5)
@@ -74,7 +85,7 @@ class Publishing(Workload):
 
     async def check(self, client: fanlog.Client) -> None:
         places: dict[bytes, tuple[int, int]] = {}
-        for partition, messages in (await read_all(client, TOPIC)).items():
+        for partition, messages in (await read_all(client, self.topic)).items():
             last: dict[int, int] = {}
             for expected, message in enumerate(messages):
                 ensure(message.offset == expected, f"a hole before {message!r}")
@@ -89,3 +100,43 @@ class Publishing(Workload):
         for value, place in self.receipts.items():
             found = places.get(value)
             ensure(found == place, f"{value[:20]!r} was acknowledged at {place}, and is at {found}")
+
+
+class PublishingUnsynced(Publishing):
+    """To a topic with durability os, which only replicas keep from a power cut: the same promises,
+    until an operator chooses who goes on."""
+
+    topic = "views"
+    durability = "os"
+
+    async def prepare(self, client: fanlog.Client) -> None:
+        self._lost = False
+        await super().prepare(client)
+
+    def unsynced_lost(self) -> None:
+        self._lost = True
+
+    def violated(self, promise: str) -> None:
+        if not self._lost:
+            super().violated(promise)
+
+    async def _produce(self) -> None:
+        with self._excused():
+            await super()._produce()
+
+    async def _read(self) -> None:
+        with self._excused():
+            await super()._read()
+
+    async def check(self, client: fanlog.Client) -> None:
+        if not self._lost:
+            await super().check(client)
+
+    @contextmanager
+    def _excused(self) -> Iterator[None]:
+        """Clients may hear of what is lost."""
+        try:
+            yield
+        except fanlog.FanlogError:
+            if not self._lost:
+                raise

@@ -2,9 +2,9 @@
 
 - a job whose ack was acknowledged is not handed out again;
 - every job is done, or a dead letter, or still there;
-- a rejected job is a dead letter.
-
-Order per key is not checked yet: `ordered` only takes other paths through the queue.
+- a rejected job is a dead letter;
+- a job that has failed `max_deliveries` times is not handed out again;
+- with `ordered`, a job is handed out after all earlier ones of its key are done or dead letters.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ _IDLE_SECONDS = 6.0
 # A job may have been on its way to a worker for so long when another acked it.
 _ON_THE_WAY_SECONDS = 5.0
 _KEYS = 5
+_DELIVERIES_MAX = 4
+# One job of so many fails each time.
+_HOPELESS = 10
 
 
 class Queueing(Workload):
@@ -30,6 +33,10 @@ class Queueing(Workload):
         self.unknown: set[bytes] = set()
         # When the ack of a job was acknowledged.
         self.acked_at: dict[bytes, float] = {}
+        # When the failures of a job were acknowledged: those that must have counted.
+        self.failed_at: dict[bytes, list[float]] = {}
+        # By partition and key: when each offset was handed out first.
+        self._handed_out: dict[tuple[int, bytes | None], dict[int, float]] = {}
         self._ordered = self.dice.random() < 0.3
         self._keep_alive = self.dice.random() < 0.5
         await client.create_topic(TOPIC, partitions=2, durability="fsync")
@@ -65,7 +72,7 @@ class Queueing(Workload):
             queue=QUEUE,
             prefetch=self.dice.choice((1, 1, 4)),
             visibility_seconds=_VISIBILITY_SECONDS,
-            max_deliveries=4,
+            max_deliveries=_DELIVERIES_MAX,
             ordered=self._ordered,
             keep_alive=self._keep_alive,
             reset="earliest",
@@ -82,20 +89,36 @@ class Queueing(Workload):
                 except TimeoutError:
                     continue
                 self._check_handed_out(job, joined_at)
-                await self._decide(job)
+                await self._decide(client, job)
 
     def _check_handed_out(self, job: fanlog.Job, joined_at: float) -> None:
         self.world.note(f"job {job.value!r} handed out, delivery {job.deliveries}")
+        line = self._handed_out.setdefault((job.partition, job.key), {})
+        line.setdefault(job.offset, self.world.now)
+        if job.deliveries > _DELIVERIES_MAX:
+            self.violated(f"{job!r} is handed out for the {job.deliveries}th time")
+        long_ago = max(joined_at, self.world.now - _ON_THE_WAY_SECONDS)
         acked_at = self.acked_at.get(job.value)
-        if acked_at is None:
-            return
-        if acked_at < max(joined_at, self.world.now - _ON_THE_WAY_SECONDS):
+        if acked_at is not None and acked_at < long_ago:
             self.violated(f"{job!r} was acked at {acked_at:.6f}, and is handed out again")
+        failed_at = self.failed_at.get(job.value, [])
+        if len(failed_at) >= _DELIVERIES_MAX and failed_at[_DELIVERIES_MAX - 1] < long_ago:
+            self.violated(f"{job!r} has failed at {failed_at}, and is handed out again")
 
-    async def _decide(self, job: fanlog.Job) -> None:
+    def _check_order(self, job: fanlog.Job, before: float) -> None:
+        """A job was not done at this time: no later one of its key was handed out until then."""
+        line = self._handed_out[job.partition, job.key]
+        early = [offset for offset, at in line.items() if offset > job.offset and at < before]
+        if self._ordered and early:
+            self.violated(f"{job!r} was not done, and {early} of its key were handed out")
+
+    async def _decide(self, client: fanlog.Client, job: fanlog.Job) -> None:
         fate = self.dice.random()
         if fate < 0.1:
             await asyncio.sleep(self.dice.uniform(0, 2 * _VISIBILITY_SECONDS))
+        if fate < 0.75 and int(job.value) % _HOPELESS == 0:
+            fate = 0.8
+        begun, reconnects = self.world.now, client.reconnects
         try:
             if fate < 0.75:
                 self.unknown.add(job.value)
@@ -109,11 +132,16 @@ class Queueing(Workload):
                 self.rejected.add(job.value)
         except fanlog.errors.LeaseLostError:
             self.world.note(f"job {job.value!r} is another's")
-        else:
-            self.world.note(f"job {job.value!r} has its outcome, {fate:.2f}")
+            return
+        self.world.note(f"job {job.value!r} has its outcome, {fate:.2f}")
+        # An outcome that was sent twice may have come too late the second time.
+        if fate < 0.85 and client.reconnects == reconnects:
+            self._check_order(job, begun)
+            if fate >= 0.75:
+                self.failed_at.setdefault(job.value, []).append(self.world.now)
 
     async def settle(self, client: fanlog.Client) -> None:
-        """One more worker does all that is left."""
+        """One more worker does all that is left, but for jobs that nobody can do."""
         joined_at = self.world.now
         async with self._join(client) as worker:
             while True:
@@ -122,8 +150,14 @@ class Queueing(Workload):
                 except TimeoutError:
                     return
                 self._check_handed_out(job, joined_at)
-                await job.ack()
-                self.acked_at[job.value] = self.world.now
+                hopeless = int(job.value) % _HOPELESS == 0
+                try:
+                    await (job.nack() if hopeless else job.ack())
+                except fanlog.errors.LeaseLostError:
+                    # Slow disks: it comes again.
+                    continue
+                if not hopeless:
+                    self.acked_at[job.value] = self.world.now
 
     async def check(self, client: fanlog.Client) -> None:
         dead: set[bytes] = set()

@@ -2,17 +2,17 @@
 (docs/transactions.md):
 
 - all of a transaction is stored, or nothing;
-- a transaction of an id is stored once, however often and by whomever it is tried.
-
-That an aborted one is not stored is not checked yet: the process before may have committed its id.
+- a transaction of an id is stored once, however often and by whomever it is tried;
+- its messages for a partition are stored in their order, without others between them;
+- nothing is stored of a transaction that nobody has committed: one that was aborted, or left alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import fanlog
+from fanlog.model import KIB
 from tests.simulation.workload import Workload, ensure, read_all
 
 TOPICS = ("left", "right")
@@ -30,6 +30,8 @@ class Transacting(Workload):
         self.committed: set[str] = set()
         self.aborted: set[str] = set()
         self._count = 0
+        # Transactions that nobody commits.
+        self._never = 0
         # What each program has begun: the process that follows it tries the same again.
         self._begun: dict[int, str] = {}
         for topic in TOPICS:
@@ -40,7 +42,8 @@ class Transacting(Workload):
             self.actor(f"coordinator-{number}", lambda number=number: self._coordinate(number))
 
     async def _coordinate(self, number: int) -> None:
-        async with self.connecting() as client:
+        # With small batches a transaction has several for each partition.
+        async with self.connecting(batch_bytes=self.dice.choice((1, 1024)) * KIB) as client:
             while not self.over:
                 id = self._begun.get(number)
                 if id is None:
@@ -48,15 +51,15 @@ class Transacting(Workload):
                     id = self._begun[number] = f"tx-{self._count}"
                 await self._transact(client, id, regrets=self.dice.random() < 0.1)
                 del self._begun[number]
+                if self.dice.random() < 0.2:
+                    await self._stage_in_vain(client)
                 await asyncio.sleep(self.dice.uniform(0, 0.05))
 
     async def _transact(self, client: fanlog.Client, id: str, *, regrets: bool) -> None:
-        value = id.encode() + b" " + bytes(self.dice.choice(_SIZES))
         already = False
 
         async def stage(tx: fanlog.Transaction) -> None:
-            for topic, partition in _PIECES:
-                await tx.publish(topic, value, partition=partition)
+            await self._stage(tx, id, _messages(id))
             if regrets:
                 raise Regret
 
@@ -78,16 +81,54 @@ class Transacting(Workload):
                     already = True
                 return
 
+    async def _stage(self, tx: fanlog.Transaction, id: str, count: int) -> None:
+        for index in range(count):
+            value = f"{id} {index} ".encode() + bytes(self.dice.choice(_SIZES))
+            for topic, partition in _PIECES:
+                await tx.publish(topic, value, partition=partition)
+
+    async def _stage_in_vain(self, client: fanlog.Client) -> None:
+        self._never += 1
+        tx = client.transaction(timeout_seconds=self.dice.choice((1.0, 60.0)))
+        try:
+            await tx.begin()
+            await self._stage(tx, f"never-{self._never}", 2)
+            if self.dice.random() < 0.5:
+                await tx.flush()
+            if self.dice.random() < 0.5:
+                await tx.abort()
+        except (fanlog.errors.LinkError, fanlog.errors.TransactionNotFoundError):
+            # A restart of the broker has ended it.
+            return
+
     async def check(self, client: fanlog.Client) -> None:
-        found: dict[tuple[str, int], Counter[str]] = {}
+        found: dict[tuple[str, int], dict[str, list[tuple[int, int]]]] = {}
         for topic in TOPICS:
             for partition, messages in (await read_all(client, topic)).items():
-                ids = (message.value.split(b" ")[0].decode() for message in messages)
-                found[topic, partition] = Counter(ids)
+                by_id = found[topic, partition] = {}
+                for message in messages:
+                    id, index = message.value.split(b" ")[:2]
+                    by_id.setdefault(id.decode(), []).append((message.offset, int(index)))
+        for piece, by_id in found.items():
+            for id, stored in by_id.items():
+                ensure(not id.startswith("never"), f"{id} was not committed, and is in {piece}")
+                _check_piece(f"{id} in {piece}", stored, _messages(id))
         for number in range(1, self._count + 1):
             id = f"tx-{number}"
-            counts = {piece: found[piece][id] for piece in _PIECES}
-            ensure(len(set(counts.values())) == 1, f"{id} is there in part: {counts}")
-            count = counts[_PIECES[0]]
-            ensure(count <= 1, f"{id} is there {count} times")
-            ensure(count == 1 or id not in self.committed, f"{id} was committed, and is lost")
+            pieces = [piece for piece in _PIECES if id in found[piece]]
+            ensure(len(pieces) in (0, len(_PIECES)), f"{id} is there in part: {pieces}")
+            ensure(pieces or id not in self.committed, f"{id} was committed, and is lost")
+
+
+def _messages(id: str) -> int:
+    """How many messages a transaction has for each partition, whoever tries it."""
+    return 1 + int(id.split("-")[1]) % 3
+
+
+def _check_piece(what: str, stored: list[tuple[int, int]], count: int) -> None:
+    """`stored` has the offsets and numbers of a transaction's messages in a partition."""
+    ensure(len(stored) <= count, f"{what} is there {len(stored)} times, and not {count} times")
+    ensure(len(stored) == count, f"{what} is there in part: {stored}")
+    first = stored[0][0]
+    together = [(first + index, index) for index in range(count)]
+    ensure(stored == together, f"{what} is not in order, or others are between: {stored}")

@@ -158,7 +158,7 @@ def test_a_key_that_moved_as_its_topic_grew_is_replayed_in_order(
             values = [int(message.value or b"") for message in islice(replayed, 100)]
         assert values == list(range(100))
     for where in ("event_time < now()", "rand() < 2", "timestamp < current_date"):
-        with pytest.raises(InvalidArgumentError, match="the time of day or for chance"):
+        with pytest.raises(InvalidArgumentError, match="the current time or on chance"):
             run_program("replay", tmp_path / "no", **options, to="no", where=where)
     # Somebody has added to the lake what lies between the records of a plan.
     plan = json.loads((tmp_path / "grown.again.0/plan.json").read_text())

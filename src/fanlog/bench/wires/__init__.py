@@ -1,4 +1,4 @@
-"""The wires, by system: the one place that knows which class speaks which protocol."""
+"""The wires, by system. No other module knows which class speaks which protocol."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TOPIC = b"bench"
 
 
 class FanoutWire(Protocol):
-    """A protocol as a publisher and its counting subscribers see it."""
+    """A protocol, for a publisher and its counting subscribers."""
 
     @property
     def messages(self) -> int:
@@ -40,7 +40,7 @@ class FanoutWire(Protocol):
 
 
 class AnsweredWire(FanoutWire, Protocol):
-    """A protocol as many publishers see it that wait for the answer to each of their publishes."""
+    """A protocol, for many publishers that wait for the answer to each publish."""
 
     def join(self, publishers: Sequence[socket.socket]) -> None:
         """Make more fresh connections ready to publish, once one was prepared."""
@@ -51,16 +51,17 @@ class AnsweredWire(FanoutWire, Protocol):
         ...
 
     def maybe_answer(self, subscribers: int) -> bytes | None:
-        """The answer to a publish that so many subscribers receive; None if it always differs."""
+        """The answer to a publish that this many subscribers receive; None if it differs each
+        time."""
         ...
 
     def answer_bytes(self, subscribers: int) -> int:
-        """How long that answer is."""
+        """The length of that answer."""
         ...
 
 
 class AckedWire(Protocol):
-    """A protocol as a publisher that waits for acknowledgements sees it."""
+    """A protocol, for a publisher that waits for acknowledgements."""
 
     @property
     def messages(self) -> int:
@@ -76,11 +77,11 @@ class AckedWire(Protocol):
         ...
 
     def acknowledged(self, received: bytes) -> int:
-        """How many units these next bytes from the system finish acknowledging."""
+        """The number of units that these bytes from the system acknowledge."""
         ...
 
     def stored(self, publisher: socket.socket) -> int:
-        """How many messages the system says it has taken; the socket blocks again."""
+        """The number of messages stored, as the system reports it. The socket blocks again."""
         ...
 
 
@@ -111,6 +112,6 @@ def read_line(sock: socket.socket) -> bytes:
 
 
 def expect(wanted: bytes, got: bytes) -> None:
-    """Both the same, or BenchError."""
+    """Raises BenchError unless both are equal."""
     if got != wanted:
         raise BenchError(f"the system answered {got!r} where {wanted!r} was expected")

@@ -83,8 +83,8 @@ class FanlogFanout:
                 Subscribed,
                 aux=SUBSCRIPTION,
             )
-        # One batch ahead of the measurement: what the broker says before a subscriber's first
-        # batch is not repeated, and must not be counted.
+        # One batch before the measurement: the broker sends a header before a subscriber's first
+        # batch, which must not be counted.
         publisher.sendall(self._unit)
         skip_until(publisher, FrameKind.ACK)
         for sock in subscribers:
@@ -150,14 +150,14 @@ class FanlogTopic:
         return count
 
     def stored(self, publisher: socket.socket) -> int:
-        # A topic in memory lets old records go, so that what it took is told by its ends.
+        # A topic in memory deletes old records, so the end offsets give the count.
         topic = ask(publisher, FrameKind.DESCRIBE_TOPIC, NamedTopic(self._name), TopicInfo)
         return sum(partition.visible_end for partition in topic.partitions)
 
 
 class FanlogProducer(FanlogTopic):
     """The same with one partition, and batches that carry a producer's id and running numbers.
-    With id 0 nobody looks at them: plain publishing, which costs the load generator the same."""
+    With id 0 the broker ignores them: plain publishing, at the same cost for the load generator."""
 
     def __init__(
         self, payload: bytes, batch: int, durability: DurabilityName, producer_id: int
@@ -203,7 +203,7 @@ def greet(sock: socket.socket, key: str = "") -> None:
 def ask(
     sock: socket.socket, kind: FrameKind, message: msgspec.Struct, answer: type[T], aux: int = 0
 ) -> T:
-    """Send a request and return its answer, whatever else may come before it."""
+    """Sends a request and returns its answer. Other frames before it are skipped."""
     sock.sendall(message_frame(kind, message, request=1, aux=aux))
     while True:
         got, payload = read_frame(sock)
@@ -231,7 +231,7 @@ def skip_until(sock: socket.socket, wanted: FrameKind) -> None:
 
 
 def refusal(kind: int, payload: bytes) -> BenchError:
-    """The error for a frame that a healthy run does not bring."""
+    """The error for an unexpected frame."""
     if kind == FrameKind.REFUSED:
         return BenchError(f"Fanlog refused a batch: {decode(Refused, payload).message}")
     if kind == FrameKind.ERROR:

@@ -1,8 +1,8 @@
 """The web, as counting subscribers see it: WebSocket and SSE, from Fanlog and from servers that
 send to each client by itself.
 
-Law: a message is known by a mark that stands in it once, and the end of what was sent by how it
-ends. Fanlog's publisher speaks the native protocol; that of the others is one more WebSocket. A
+Law: messages are counted by a mark that each has once, and the last one is known by its end.
+Fanlog's publisher speaks the native protocol; that of the others is one more WebSocket. A
 client's frames have a mask of zeros, which is a mask like any other.
 """
 
@@ -77,7 +77,7 @@ def ask(sock: socket.socket, path: str, *headers: str) -> None:
 
 
 def expect_status(sock: socket.socket, status: int) -> None:
-    """Reads the head of the answer, and nothing behind it."""
+    """Reads the head of the answer, and nothing after it."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         there = sock.recv(_HEAD_BYTES_MAX, socket.MSG_PEEK)
@@ -126,7 +126,7 @@ class FanlogWeb:
 def subscribe(
     socks: Sequence[socket.socket], listener: WebKind, target: str = TOPIC.decode()
 ) -> None:
-    """Follows a topic of Fanlog's from now on; many connections at the same time."""
+    """Subscribes to a topic of Fanlog, on many connections at the same time."""
     if listener == "sse":
         for sock in socks:
             ask(sock, f"/v1/topics/{target}/stream", "Accept: text/event-stream")

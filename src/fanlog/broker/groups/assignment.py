@@ -58,23 +58,23 @@ def assigning(
     owner: dict[TopicPartition, str] = {}
     free: list[TopicPartition] = []
     yield
-    places = sorted(partitions)
+    tps = sorted(partitions)
     # From the last to the first: partitions to give away first are at the end.
-    for some in _steps(reversed(places)):
-        for place in some:
-            kind = classes.get(place[0])
+    for some in _steps(reversed(tps)):
+        for tp in some:
+            kind = classes.get(tp[0])
             if kind is None:
                 continue
-            holder = current.get(place)
-            if holder is not None and place[0] in wants.get(holder, ()):
-                balance.add(holder, kind, place)
+            holder = current.get(tp)
+            if holder is not None and tp[0] in wants.get(holder, ()):
+                balance.add(holder, kind, tp)
             else:
-                free.append(place)
+                free.append(tp)
         yield
     for some in _steps(reversed(free)):
-        for place in some:
-            kind = classes[place[0]]
-            balance.add(balance.emptiest(kind), kind, place)
+        for tp in some:
+            kind = classes[tp[0]]
+            balance.add(balance.emptiest(kind), kind, tp)
         yield
     while (yield from balance.level()):
         pass
@@ -82,7 +82,7 @@ def assigning(
         for kept in kinds.values():
             owner.update(dict.fromkeys(kept, member))
         yield
-    return {place: owner[place] for place in places if place in owner}
+    return {tp: owner[tp] for tp in tps if tp in owner}
 
 
 def _steps(items: Iterable[T]) -> Iterable[list[T]]:
@@ -124,13 +124,13 @@ class _Balance:
         self._readers = readers
         self._heaps: dict[_Class, list[tuple[int, str]]] = {}
 
-    def add(self, member: str, kind: _Class, place: TopicPartition) -> None:
+    def add(self, member: str, kind: _Class, tp: TopicPartition) -> None:
         self.loads[member] += 1
         kept = self.owned[member].get(kind)
         if kept is None:
-            self.owned[member][kind] = [place]
+            self.owned[member][kind] = [tp]
         else:
-            kept.append(place)
+            kept.append(tp)
 
     def emptiest(self, kind: _Class) -> str:
         """The member of a class that has the fewest partitions."""

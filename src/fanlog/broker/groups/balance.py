@@ -1,15 +1,15 @@
 """Brings a group to its target assignment, one step at a time.
 
-A partition that moves is first taken from its owner: its cursor stops at once, and the owner is
-asked to release it. Only after that does the next member start, at the committed position. Other
-partitions are not touched, and their messages keep flowing.
+A partition that moves is first taken from its owner: its cursor stops at once, and the broker asks
+the owner to release it. Only after that does the next member start, at the committed position.
+Other partitions are not touched, and their messages keep flowing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
-# Members that can't go on, and why.
+# Members that have to leave, and why.
 Failed = list[tuple[ConsumerMember, FanlogError]]
 # A member's subscription, if it is connected, with new cursors and the gaps there.
 _Begun = tuple[BrokerSubscription | None, list[tuple[Ownership, Cursor]], list[tuple[Gap, int]]]
 # Work in steps; after each of them others may have their turn.
 Steps = Generator[Failed, None, None]
-# Partitions that are granted or taken back in one step, and topics that are only looked at.
+# Partitions to grant or revoke in one step, and topics to check in one step.
 _STEP = 64
 _LOOK = 512
 
@@ -66,25 +66,25 @@ class GroupBalance:
                     break
                 some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
                 ready = self._still_waiting(member, some)
-                late = [place for place in ready if self._awaits_commit(group, place)]
+                late = [tp for tp in ready if self._awaits_commit(group, tp)]
                 if late:
                     group.returned[member] = since_us
                     group.awaits_commits = True
                 yield self._set_going(group, {member: [p for p in ready if p not in late]})
 
-    def _awaits_commit(self, group: ConsumerGroup, place: TopicPartition) -> bool:
+    def _awaits_commit(self, group: ConsumerGroup, tp: TopicPartition) -> bool:
         """Whether a partition begins at an offset commit that has not taken effect: one of another
         client that had the membership before."""
-        begin = group.owned[place].begin
-        return begin is None and self._broker.durable.is_pending(group.offsets, *place)
+        begin = group.owned[tp].begin
+        return begin is None and self._broker.durable.is_pending(group.offsets, *tp)
 
     def _still_waiting(
-        self, member: ConsumerMember, places: list[TopicPartition]
+        self, member: ConsumerMember, tps: list[TopicPartition]
     ) -> list[TopicPartition]:
         return [
-            place
-            for place in places
-            if (owned := member.owned.get(place)) is not None
+            tp
+            for tp in tps
+            if (owned := member.owned.get(tp)) is not None
             and owned.cursor is None
             and not owned.revoke_by_us
         ]
@@ -102,11 +102,11 @@ class GroupBalance:
             freed, moving = group.freed, group.moving
             group.freed = {p: freed.get(p, now_us) for p in target if p not in group.owned}
             group.moving = {
-                place: moving.get(place, now_us)
-                for place, owned in group.owned.items()
+                tp: moving.get(tp, now_us)
+                for tp, owned in group.owned.items()
                 if owned.member.subscription is not None
                 and not owned.revoke_by_us
-                and target.get(place) != owned.member.id
+                and target.get(tp) != owned.member.id
             }
             if group.moving or group.freed:
                 group.rebalances += 1
@@ -121,21 +121,21 @@ class GroupBalance:
         """The target assignment. An absent member keeps its partitions. Partitions that are being
         revoked count as free; otherwise a new member would cause more moves."""
         topics, wants = self._wanted(group.present())
-        places: list[TopicPartition] = []
+        tps: list[TopicPartition] = []
         current: dict[TopicPartition, str] = {}
         yield []
         for i, topic in enumerate(topics.values()):
             for partition in topic.partitions:
-                place = TopicPartition(topic.name, partition.index)
-                owned = group.owned.get(place)
+                tp = TopicPartition(topic.name, partition.index)
+                owned = group.owned.get(tp)
                 if owned is not None and not owned.revoke_by_us:
                     if owned.member.subscription is None:
                         continue
-                    current[place] = owned.member.id
-                places.append(place)
+                    current[tp] = owned.member.id
+                tps.append(tp)
             if not i % _LOOK:
                 yield []
-        steps = assigning(wants, places, current)
+        steps = assigning(wants, tps, current)
         while not group.stale:
             try:
                 next(steps)
@@ -172,20 +172,20 @@ class GroupBalance:
         later: dict[TopicPartition, int] = {}
         while group.freed and not group.stale:
             granted: dict[ConsumerMember, list[TopicPartition]] = {}
-            for place, since_us in list(islice(group.freed.items(), _STEP)):
-                del group.freed[place]
-                member = group.members.get(group.target.get(place, ""))
-                if place in group.owned or member is None or member.reader is None:
+            for tp, since_us in list(islice(group.freed.items(), _STEP)):
+                del group.freed[tp]
+                member = group.members.get(group.target.get(tp, ""))
+                if tp in group.owned or member is None or member.reader is None:
                     continue
-                if self._broker.durable.is_pending(group.offsets, *place):
+                if self._broker.durable.is_pending(group.offsets, *tp):
                     # It starts at the last owner's offset commit, once that has taken effect.
-                    later[place] = since_us
+                    later[tp] = since_us
                     group.awaits_commits = True
                 elif self._waits(member.reader, since_us):
-                    later[place] = since_us
-                elif self._exists(place):
-                    group.own(place, member)
-                    granted.setdefault(member, []).append(place)
+                    later[tp] = since_us
+                elif self._exists(tp):
+                    group.own(tp, member)
+                    granted.setdefault(member, []).append(tp)
             yield self._set_going(group, granted)
         group.freed.update(later)
 
@@ -194,27 +194,40 @@ class GroupBalance:
         end: a member that never takes them is notified anyway, and evicted."""
         return reader.busy() and self._clocks.monotonic_us() - since_us < self._revoke_us
 
-    def _exists(self, place: TopicPartition) -> bool:
-        topic = self._broker.catalog.find(place[0])
-        return topic is not None and place[1] < len(topic.partitions)
+    def _exists(self, tp: TopicPartition) -> bool:
+        topic = self._broker.catalog.find(tp[0])
+        return topic is not None and tp[1] < len(topic.partitions)
 
     def _set_going(
-        self, group: ConsumerGroup, granted: dict[ConsumerMember, list[TopicPartition]]
+        self,
+        group: ConsumerGroup,
+        granted: dict[ConsumerMember, list[TopicPartition]],
+        started: Callable[[], None] | None = None,
     ) -> Failed:
+        """Starts cursors, and calls `started` when the members know where they begin."""
         failed: Failed = []
         pins: list[Position] = []
         begun: list[_Begun] = []
-        for member, places in granted.items():
+        for member, tps in granted.items():
             try:
-                begun.append(self._begin(group, member, places, pins))
+                begun.append(self._begin(group, member, tps, pins))
             except FanlogError as fault:
                 failed.append((member, fault))
         self._pin(group, pins)
+
+        def start() -> None:
+            self._start_all(begun)
+            if started is not None:
+                started()
+
+        def confirm(_: object = None) -> None:
+            self._broker.when_confirmed(start)
+
         if pins:
             # Nobody reads records that the group could skip after a power cut.
-            self._broker.internal.when_durable(lambda _: self._start_all(begun))
-        else:
-            self._start_all(begun)
+            self._broker.internal.when_durable(confirm)
+        elif begun or started is not None:
+            confirm()
         return failed
 
     def _start_all(self, begun: list[_Begun]) -> None:
@@ -223,7 +236,7 @@ class GroupBalance:
             standing: list[Cursor] = []
             for owned, cursor in granted:
                 if owned.cursor is cursor:
-                    owned.told = True
+                    owned.notified = True
                     standing.append(cursor)
             if subscription is None or subscription.closed or not standing:
                 continue
@@ -242,7 +255,7 @@ class GroupBalance:
         self,
         group: ConsumerGroup,
         member: ConsumerMember,
-        places: list[TopicPartition],
+        tps: list[TopicPartition],
         pins: list[Position],
     ) -> _Begun:
         """A member's cursors, at their start positions."""
@@ -250,16 +263,16 @@ class GroupBalance:
         granted: list[tuple[Ownership, Cursor]] = []
         if subscription is None or reader is None:
             return None, granted, []
-        for place in sorted(places):
-            owned = group.owned[place]
-            topic = self._broker.catalog.get(place[0])
-            partition = topic.partitions[place[1]]
+        for tp in sorted(tps):
+            owned = group.owned[tp]
+            topic = self._broker.catalog.get(tp[0])
+            partition = topic.partitions[tp[1]]
             offset, pinned = self._first_offset(group, owned, partition)
             if not pinned:
-                pins.append(Position(*place, offset, self._broker.epoch))
+                pins.append(Position(*tp, offset, self._broker.epoch))
             owned.begin = None
             owned.cursor = self._broker.subscriptions.add_cursor(subscription, partition, offset)
-            owned.told = False
+            owned.notified = False
             granted.append((owned, owned.cursor))
         gaps, subscription.opening_gaps = subscription.opening_gaps, []
         return subscription, granted, gaps
@@ -297,39 +310,40 @@ class GroupBalance:
             try:
                 self.pin_again(group)
             except FanlogError as fault:
-                logger.warning("group %s has not committed its begin: %s", group.name, fault)
+                logger.warning("group %s could not store where it begins: %s", group.name, fault)
 
     def pin_again(self, group: ConsumerGroup) -> None:
         """Commits unpinned start positions, unless a member has committed there since."""
         durable = self._broker.durable
-        for place in list(group.unpinned):
-            if durable.position(group.offsets, *place) is not None:
-                del group.unpinned[place]
+        for tp in list(group.unpinned):
+            if durable.position(group.offsets, *tp) is not None:
+                del group.unpinned[tp]
         pins = [
-            pin
-            for place, pin in group.unpinned.items()
-            if not durable.is_pending(group.offsets, *place)
+            pin for tp, pin in group.unpinned.items() if not durable.is_pending(group.offsets, *tp)
         ]
         checked = self._broker.check_positions(group.offsets, pins)
 
         def pinned(fault: FanlogError | None) -> None:
             for pin in pins if fault is None else ():
-                place = TopicPartition(pin.topic, pin.partition)
-                if group.unpinned.get(place) is pin:
-                    del group.unpinned[place]
+                tp = TopicPartition(pin.topic, pin.partition)
+                if group.unpinned.get(tp) is pin:
+                    del group.unpinned[tp]
 
         if checked:
-            durable.commit([(group.offsets, checked)], pinned)
+            durable.commit_positions([(group.offsets, checked)], pinned)
 
-    def move(self, group: ConsumerGroup, places: dict[TopicPartition, int]) -> None:
-        """Puts the cursors of a member's own partitions elsewhere."""
+    def move(
+        self, group: ConsumerGroup, tps: dict[TopicPartition, int], started: Callable[[], None]
+    ) -> None:
+        """Puts the cursors of a member's own partitions elsewhere. Calls `started` when the member
+        was notified of it: with replicas that may be later."""
         moved: dict[ConsumerMember, list[TopicPartition]] = {}
-        self.stop([group.owned[place] for place in places])
-        for place, offset in places.items():
-            owned = group.owned[place]
-            owned.begin = Position(*place, offset, self._broker.epoch)
-            moved.setdefault(owned.member, []).append(place)
-        self._set_going(group, moved)
+        self.stop([group.owned[tp] for tp in tps])
+        for tp, offset in tps.items():
+            owned = group.owned[tp]
+            owned.begin = Position(*tp, offset, self._broker.epoch)
+            moved.setdefault(owned.member, []).append(tp)
+        self._set_going(group, moved, started)
 
     # Taking back
 
@@ -338,23 +352,23 @@ class GroupBalance:
         with its notification."""
         later: dict[TopicPartition, int] = {}
         while group.moving and not group.stale:
-            told: dict[tuple[ConsumerMember, str], list[int]] = {}
+            notified: dict[tuple[ConsumerMember, str], list[int]] = {}
             stopped: list[Ownership] = []
             now_us = self._clocks.monotonic_us()
-            for place, since_us in list(islice(group.moving.items(), _STEP)):
-                del group.moving[place]
-                owned = group.owned.get(place)
+            for tp, since_us in list(islice(group.moving.items(), _STEP)):
+                del group.moving[tp]
+                owned = group.owned.get(tp)
                 if owned is None or owned.revoke_by_us or owned.member.reader is None:
                     continue
                 # A member that does not know of a partition yet can't release it.
-                if not owned.told or self._waits(owned.member.reader, since_us):
-                    later[place] = since_us
+                if not owned.notified or self._waits(owned.member.reader, since_us):
+                    later[tp] = since_us
                     continue
-                group.revoke(place, now_us + self._revoke_us)
+                group.revoke(tp, now_us + self._revoke_us)
                 stopped.append(owned)
-                told.setdefault((owned.member, place[0]), []).append(place[1])
+                notified.setdefault((owned.member, tp[0]), []).append(tp[1])
             self.stop(stopped)
-            for (member, topic), partitions in told.items():
+            for (member, topic), partitions in notified.items():
                 self.tell(member, topic, partitions)
             yield []
         group.moving.update(later)
@@ -366,8 +380,8 @@ class GroupBalance:
         confirm a loss: its offset commits until then are from before the loss."""
         if member.reader is not None:
             for partition in partitions if lost else ():
-                place = TopicPartition(topic, partition)
-                member.losses[place] = member.losses.get(place, 0) + 1
+                tp = TopicPartition(topic, partition)
+                member.losses[tp] = member.losses.get(tp, 0) + 1
             member.reader.revoke(Revoke(topic, tuple(sorted(partitions)), lost))
 
     def stop(self, some: Iterable[Ownership]) -> None:

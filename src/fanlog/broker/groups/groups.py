@@ -10,6 +10,7 @@ moves of partitions.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import logging
@@ -18,8 +19,8 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.balance import GroupBalance, Steps
+from fanlog.broker.groups.description import describe_group, plan_reset
 from fanlog.broker.groups.initial_positions import note_ends
-from fanlog.broker.groups.reports import describe_group, plan_reset
 from fanlog.broker.groups.rules import (
     check_group_name,
     check_inactive,
@@ -41,6 +42,8 @@ from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outle
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Runtime
 from fanlog.broker.state.durable_names import MemberPosition, of_member
+from fanlog.broker.state.ledger import Done
+from fanlog.broker.threads import begun
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -80,6 +83,8 @@ _STEPS_A_TURN = 2
 # So members that come one by one, or many new topics, are settled together.
 _SHORT_US = 20_000
 _REST_US_MAX = 500_000
+# Positions that a reset checks in one step.
+_RESET_A_STEP = 64
 
 
 class GroupCoordinator:
@@ -185,14 +190,14 @@ class GroupCoordinator:
         if group is None:
             if len(self._groups) >= options.groups_max:
                 raise LimitError(
-                    f"This broker has {len(self._groups)} groups with members, as many as it may. "
+                    f"This broker has {len(self._groups)} groups with members, which is the limit. "
                     + allow_more("broker.groups_max")
                 )
             return ConsumerGroup(wanted.group, wanted.reset), None
         member = group.members.get(wanted.member)
         if member is None and len(group.members) >= options.group_members_max:
             raise LimitError(
-                f"The group {group.name!r} has {len(group.members)} members, as many as it may. "
+                f"The group {group.name!r} has {len(group.members)} members, which is the limit. "
                 + allow_more("broker.group_members_max")
             )
         if member is not None and 0 < wanted.epoch < member.epoch:
@@ -210,8 +215,8 @@ class GroupCoordinator:
             if taken_over and reader is not None:
                 reader.ended(taken_over_error(group, member))
         if taken_over:
-            for place in [place for place, owned in member.owned.items() if owned.revoke_by_us]:
-                group.disown(place)
+            for tp in [tp for tp, owned in member.owned.items() if owned.revoke_by_us]:
+                group.disown(tp)
 
     def _stand_up(
         self, group: ConsumerGroup, member: ConsumerMember, subscription: BrokerSubscription
@@ -236,13 +241,13 @@ class GroupCoordinator:
         lost: dict[str, list[int]] = {}
         asked: dict[str, list[int]] = {}
         for claim in claims:
-            place = TopicPartition(claim.topic, claim.partition)
-            owned = group.owned.get(place)
+            tp = TopicPartition(claim.topic, claim.partition)
+            owned = group.owned.get(tp)
             kept = owned is not None and owned.member is member and stayed
             if not kept and (owned is None or owned.member is member):
                 kept = self._is_untouched(group, member, claim)
                 if kept and owned is None:
-                    owned = group.own(place, member)
+                    owned = group.own(tp, member)
             if owned is None or not kept:
                 lost.setdefault(claim.topic, []).append(claim.partition)
             elif owned.revoke_by_us:
@@ -260,10 +265,10 @@ class GroupCoordinator:
         topic = self._broker.catalog.find(claim.topic)
         if topic is None or not 0 <= claim.partition < len(topic.partitions):
             return False
-        place = claim.topic, claim.partition
-        if self._broker.durable.is_pending(group.offsets, *place):
+        tp = claim.topic, claim.partition
+        if self._broker.durable.is_pending(group.offsets, *tp):
             return False
-        committed = self._broker.durable.position(group.offsets, *place)
+        committed = self._broker.durable.position(group.offsets, *tp)
         if committed is None:
             return True
         own = isinstance(committed, MemberPosition) and committed.membership == member.epoch
@@ -289,7 +294,7 @@ class GroupCoordinator:
             self._watched[group] = None
 
     def leave(self, subscription: BrokerSubscription) -> None:
-        """The member goes for good; its partitions are free at once."""
+        """The member leaves; its partitions are free at once."""
         membership = self._memberships.get(subscription)
         if membership is not None:
             self._remove(*membership)
@@ -297,8 +302,8 @@ class GroupCoordinator:
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if member.subscription is not None:
             self._stand_up(group, member, member.subscription)
-        for place in list(member.owned):
-            group.disown(place)
+        for tp in list(member.owned):
+            group.disown(tp)
         del group.members[member.id]
         logger.debug(
             "group %s: member %s left; it has %d members", group.name, member.id, len(group.members)
@@ -337,16 +342,16 @@ class GroupCoordinator:
                 self._watched.pop(group, None)
 
     def _take_overdue(self, group: ConsumerGroup, now_us: int) -> None:
-        overdue = [place for place, o in group.revoking.items() if o.revoke_by_us <= now_us]
+        overdue = [tp for tp, o in group.revoking.items() if o.revoke_by_us <= now_us]
         lost: dict[tuple[ConsumerMember, str], list[int]] = {}
-        for place in overdue:
-            owned = group.disown(place)
+        for tp in overdue:
+            owned = group.disown(tp)
             if owned is not None:
-                lost.setdefault((owned.member, place[0]), []).append(place[1])
-                group.freed[place] = now_us
+                lost.setdefault((owned.member, tp[0]), []).append(tp[1])
+                group.freed[tp] = now_us
         for (member, topic), partitions in lost.items():
             logger.warning(
-                "member %s of group %s did not let go of partitions %s of %s in time",
+                "member %s of group %s did not release partitions %s of %s in time",
                 *(member.id, group.name, partitions, topic),
             )
             self._balance.tell(member, topic, partitions, lost=True)
@@ -358,7 +363,7 @@ class GroupCoordinator:
         return any(True for _ in self._followers.fitting(name))
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
-        for group in set(self._followers.fitting(topic.name)):
+        for group in dict.fromkeys(self._followers.fitting(topic.name)):
             group.fresh.add(topic.name)
             self._settle_soon(group)
         below = f"{topic.name}.>"
@@ -374,27 +379,27 @@ class GroupCoordinator:
     def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         """Its new partitions are shared out; where each group begins in them is committed."""
         del new
-        for group in set(self._followers.fitting(topic.name)):
+        for group in dict.fromkeys(self._followers.fitting(topic.name)):
             self._settle_soon(group)
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
         for group in self._groups.values():
             group.fresh.discard(topic.name)
-            told: set[ConsumerMember] = set()
+            notified: dict[ConsumerMember, None] = {}
             gone: list[Ownership] = []
             for partition in topic.partitions:
-                place = TopicPartition(topic.name, partition.index)
-                group.unpinned.pop(place, None)
-                group.ends.pop(place, None)
-                owned = group.disown(place)
+                tp = TopicPartition(topic.name, partition.index)
+                group.unpinned.pop(tp, None)
+                group.ends.pop(tp, None)
+                owned = group.disown(tp)
                 if owned is not None:
                     gone.append(owned)
-                    told.add(owned.member)
+                    notified[owned.member] = None
             self._balance.stop(gone)
-            for member in told:
+            for member in notified:
                 if member.reader is not None:
                     member.reader.left(topic.number, topic.name)
-            if told:
+            if notified:
                 self._settle_soon(group)
 
     def _settle_soon(self, group: ConsumerGroup) -> None:
@@ -423,7 +428,7 @@ class GroupCoordinator:
                     self._evict(group, member, error)
             except Exception:
                 # One group must not stop the others. The next tick looks at it again.
-                logger.exception("Group %s could not be settled.", group.name)
+                logger.exception("Rebalancing group %s failed.", group.name)
                 self._unsettled.pop(group, None)
                 self._watched[group] = None
                 continue
@@ -481,27 +486,29 @@ class GroupCoordinator:
         group, member = self._membership(subscription)
         stopped: list[Ownership] = []
         for partition in released.partitions:
-            place = TopicPartition(released.topic, partition)
+            tp = TopicPartition(released.topic, partition)
             if released.lost:
-                member.acknowledge_loss(place)
-            elif place in member.owned and place not in member.losses:
+                member.acknowledge_loss(tp)
+            elif tp in member.owned and tp not in member.losses:
                 # A release that was not requested may be about any partition.
-                group.stale = group.stale or place not in group.revoking
-                stopped.append(member.owned[place])
-                group.disown(place)
-                group.freed[place] = self._runtime.monotonic_us()
+                group.stale = group.stale or tp not in group.revoking
+                stopped.append(member.owned[tp])
+                group.disown(tp)
+                group.freed[tp] = self._runtime.monotonic_us()
         self._balance.stop(stopped)
         if stopped:
             self._settle_later(group)
 
-    def commit(self, subscription: BrokerSubscription, positions: tuple[Position, ...]) -> None:
+    def commit_offsets(
+        self, subscription: BrokerSubscription, positions: tuple[Position, ...]
+    ) -> None:
         """Commits for a member, all of it or nothing."""
         group, member = self._membership(subscription)
         check_owned(group, member, positions)
         positions = self._broker.check_positions(group.offsets, positions)
         if positions:
             mine = of_member(positions, member.epoch)
-            self._broker.durable.commit([(group.offsets, mine)])
+            self._broker.durable.commit_positions([(group.offsets, mine)])
 
     def check_owner(self, offsets: GroupOffsets) -> tuple[Ownership, ...]:
         """The member's ownership of these partitions. Raises FencedError unless it owns all of
@@ -522,27 +529,35 @@ class GroupCoordinator:
         """Moves cursors of a member's own partitions: all or none of them."""
         group, member = self._membership(subscription)
         found: dict[TopicPartition, int] = {}
-        for place in seekable(member, wanted):
-            partition = self._broker.catalog.get(place[0]).partitions[place[1]]
-            found[place] = await self._broker.reading.find_offset(partition, wanted.start)
-            if found[place] > partition.visible_end:
+        for tp in seekable(member, wanted):
+            partition = self._broker.catalog.get(tp[0]).partitions[tp[1]]
+            found[tp] = await self._broker.reading.find_offset(partition, wanted.start)
+            if found[tp] > partition.visible_end:
                 raise OffsetOutOfRangeError(
-                    f"Partition {place[1]} of {place[0]!r} ends at offset "
-                    f"{partition.visible_end}; {found[place]} is past it. Use a lower one, or "
+                    f"Partition {tp[1]} of {tp[0]!r} ends at offset "
+                    f"{partition.visible_end}; {found[tp]} is past it. Use a lower one, or "
                     "'latest'."
                 )
-        # The places were looked up in threads, and much may have happened meanwhile.
+        # The offsets were looked up in threads, and much may have happened meanwhile.
         self._membership(subscription)
         still = {
-            place: offset
-            for place, offset in found.items()
-            if (owned := group.owned.get(place)) is not None
+            tp: offset
+            for tp, offset in found.items()
+            if (owned := group.owned.get(tp)) is not None
             and owned.member is member
             and not owned.revoke_by_us
         }
-        self._balance.move(group, still)
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def notified() -> None:
+            if not started.done():
+                started.set_result(None)
+
+        self._balance.move(group, still, notified)
+        # The answer comes after the new positions: what the member reads from then on is of them.
+        await started
         epoch = self._broker.epoch
-        return tuple(Position(*place, offset, epoch) for place, offset in still.items())
+        return tuple(Position(*tp, offset, epoch) for tp, offset in still.items())
 
     def _membership(self, subscription: BrokerSubscription) -> tuple[ConsumerGroup, ConsumerMember]:
         membership = self._memberships.get(subscription)
@@ -616,27 +631,41 @@ class GroupCoordinator:
             name = GROUP_PREFIX + wanted.group
             positions = await self._broker.slices.result(self._reset_positions(name, steps))
             check_inactive(self._groups.get(wanted.group), "reset")
-            self._broker.durable.commit([(name, positions)])
+            await begun(lambda done: self._broker.durable.commit_in_slices(name, positions, done))
         return steps
 
     def _reset_positions(
         self, name: str, steps: list[ResetStep]
-    ) -> Generator[None, None, tuple[Position, ...]]:
-        """What a reset commits. A group may have thousands of partitions: others have their turns
-        between the checks and the commit, which is one entry."""
+    ) -> Generator[None, None, dict[tuple[str, int], Position]]:
+        """What a reset commits, all or none of it. A group may have tens of thousands of
+        partitions: others have their turns meanwhile."""
         epoch = self._broker.epoch
-        positions = tuple(Position(s.topic, s.partition, s.after, epoch) for s in steps)
-        checked = self._broker.check_positions(name, positions)
-        yield
-        return checked
+        positions: dict[tuple[str, int], Position] = {}
+        new = 0
+        for first in range(0, len(steps), _RESET_A_STEP):
+            some = [
+                Position(step.topic, step.partition, step.after, epoch)
+                for step in steps[first : first + _RESET_A_STEP]
+            ]
+            for position in self._broker.check_positions(name, some):
+                at = position.topic, position.partition
+                new += self._broker.durable.position(name, *at) is None
+                positions[at] = position
+            yield
+        self._broker.check_room_for_positions(new)
+        return positions
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Done) -> None:
+        """Deletes a group without members. `done` is called when that has taken effect; an error
+        now is raised."""
         self._check_known(name)
         check_inactive(self._groups.get(name), "deleted")
-        self._broker.durable.forget(GROUP_PREFIX + name)
+        self._broker.durable.forget_in_slices(GROUP_PREFIX + name, done)
 
     def _check_known(self, name: str) -> None:
-        if name not in self._groups and not self._broker.durable.positions(GROUP_PREFIX + name):
+        durable, name_there = self._broker.durable, GROUP_PREFIX + name
+        known = name in self._groups or durable.has(name_there) or durable.positions(name_there)
+        if not known:
             raise GroupNotFoundError(
-                f"There is no group {name!r}. See what there is with: fanlog group list"
+                f"There is no group {name!r}. List them with: fanlog group list"
             )

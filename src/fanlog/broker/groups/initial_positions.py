@@ -30,9 +30,9 @@ def note_ends(broker: GroupPorts, group: ConsumerGroup, wanted: JoinGroup) -> No
         return
     for topic in islice(_topics(broker, wanted), _ENDS_MAX):
         for partition in topic.partitions:
-            place = TopicPartition(topic.name, partition.index)
-            if broker.durable.position(group.offsets, *place) is None:
-                group.ends.setdefault(place, partition.visible_end)
+            tp = TopicPartition(topic.name, partition.index)
+            if broker.durable.position(group.offsets, *tp) is None:
+                group.ends.setdefault(tp, partition.visible_end)
 
 
 async def set_initial_positions(broker: GroupPorts, wanted: JoinGroup, start: Start) -> None:
@@ -44,17 +44,17 @@ async def set_initial_positions(broker: GroupPorts, wanted: JoinGroup, start: St
     broker.groups.check_membership(wanted)
     name = GROUP_PREFIX + wanted.group
     async for topic in broker.slices.each(_topics(broker, wanted)):
-        places: list[Position] = []
+        tps: list[Position] = []
         for partition in topic.partitions:
             if broker.durable.position(name, topic.name, partition.index) is None:
                 offset = await broker.reading.find_offset(partition, start)
-                places.append(
+                tps.append(
                     Position(topic.name, partition.index, offset, broker.epoch, topic.number)
                 )
         # Others may have been faster, and the topic may be gone.
-        free = [p for p in places if broker.durable.position(name, p.topic, p.partition) is None]
+        free = [p for p in tps if broker.durable.position(name, p.topic, p.partition) is None]
         if free and not topic.deleted:
-            broker.durable.commit([(name, broker.check_positions(name, free))])
+            broker.durable.commit_positions([(name, broker.check_positions(name, free))])
     # Nobody reads records that the group could skip after a power cut.
     await begun(broker.internal.when_durable)
 

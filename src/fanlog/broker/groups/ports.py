@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fanlog.broker.messages.catalog import Catalog
@@ -49,4 +49,12 @@ class GroupPorts(Protocol):
     @property
     def epoch(self) -> int: ...
     def check_positions(self, name: str, positions: Iterable[Position]) -> tuple[Position, ...]: ...
+    def check_room_for_positions(self, new: int) -> None:
+        """Raises if there is no room for so many positions more."""
+        ...
+
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        """Resumes when a client may learn of its assignment: see `TurnStream`."""
+        ...
+
     def open_for_reader(self, name: str) -> BrokerTopic | None: ...

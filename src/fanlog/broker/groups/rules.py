@@ -46,35 +46,35 @@ def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
 def check_owned(
     group: ConsumerGroup, member: ConsumerMember, positions: Iterable[Position]
 ) -> None:
-    """That a member may commit: the partitions are its own, if only until it lets them go."""
+    """Checks that a member may commit: it owns the partitions, if only until it releases them."""
     for position in positions:
-        place = TopicPartition(position.topic, position.partition)
-        owned = group.owned.get(place)
+        tp = TopicPartition(position.topic, position.partition)
+        owned = group.owned.get(tp)
         # A partition that was lost and granted again: the commit may be about records read before.
-        if owned is None or owned.member is not member or place in member.losses:
+        if owned is None or owned.member is not member or tp in member.losses:
             raise FencedError(
                 f"Partition {position.partition} of {position.topic!r} is not this member's "
-                f"(any more) in the group {group.name!r}; nothing was committed. Whoever has it "
-                "now goes on from what was committed before."
+                f"(any more) in the group {group.name!r}; nothing was committed. Its new owner "
+                "resumes at the offset that was committed before."
             )
 
 
 def seekable(member: ConsumerMember, wanted: Seek) -> list[TopicPartition]:
     """The partitions of a member that a seek is about."""
     chosen = [
-        place
-        for place, owned in member.owned.items()
+        tp
+        for tp, owned in member.owned.items()
         if not owned.revoke_by_us
-        and wanted.topic in ("", place[0])
-        and (wanted.partitions is None or place[1] in wanted.partitions)
+        and wanted.topic in ("", tp[0])
+        and (wanted.partitions is None or tp[1] in wanted.partitions)
     ]
-    found = {place[1] for place in chosen}
+    found = {tp[1] for tp in chosen}
     missing = [partition for partition in wanted.partitions or () if partition not in found]
     if missing or (wanted.topic and not chosen):
         where = f"partition {missing[0]}" if missing else "partition"
         of = f"of {wanted.topic!r}" if wanted.topic else "of any topic"
         raise InvalidArgumentError(
-            f"This member has no {where} {of}; it can only move in those that it was assigned."
+            f"This member has no {where} {of}. It can seek only in partitions that it has."
         )
     return chosen
 
@@ -86,12 +86,12 @@ def check_inactive(group: ConsumerGroup | None, done: str) -> None:
         more = ", ..." if len(group.members) > _NAMES_SHOWN else ""
         raise GroupActiveError(
             f"The group {group.name!r} has members ({some}{more}), so it can't be {done}. Stop "
-            "them first; one that was killed is gone when its session has ended."
+            "them first. A member that was killed leaves when its session ends."
         )
 
 
 def taken_over_error(group: ConsumerGroup, member: ConsumerMember) -> FencedError:
     return FencedError(
-        f"Another member called {member.id!r} has joined the group {group.name!r} and taken this "
-        "one's place. Give each member a name of its own."
+        f"Another member called {member.id!r} has joined the group {group.name!r} and replaced "
+        "this one. Give each member a name of its own."
     )

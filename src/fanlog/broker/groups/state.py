@@ -78,24 +78,24 @@ class ConsumerMember:
         # Everything over this connection is newer than what went before.
         self.losses = {}
 
-    def acknowledge_loss(self, place: TopicPartition) -> None:
-        left = self.losses.pop(place, 0) - 1
+    def acknowledge_loss(self, tp: TopicPartition) -> None:
+        left = self.losses.pop(tp, 0) - 1
         if left > 0:
-            self.losses[place] = left
+            self.losses[tp] = left
 
 
 class Ownership:
     """A member's partition. Without a cursor it is not started yet: it starts at `begin`, which the
-    member claimed, or at the committed position. `told` is set when the member knows of it,
+    member claimed, or at the committed position. `notified` is set when the member knows of it,
     `revoke_by_us` while it is being revoked."""
 
-    __slots__ = ("begin", "cursor", "member", "revoke_by_us", "told")
+    __slots__ = ("begin", "cursor", "member", "notified", "revoke_by_us")
 
     def __init__(self, member: ConsumerMember) -> None:
         self.member = member
         self.begin: Position | None = None
         self.cursor: Cursor | None = None
-        self.told = False
+        self.notified = False
         self.revoke_by_us = 0
 
 
@@ -168,17 +168,17 @@ class ConsumerGroup:
 
     # Who has what
 
-    def own(self, place: TopicPartition, member: ConsumerMember) -> Ownership:
-        owned = self.owned[place] = member.owned[place] = Ownership(member)
+    def own(self, tp: TopicPartition, member: ConsumerMember) -> Ownership:
+        owned = self.owned[tp] = member.owned[tp] = Ownership(member)
         return owned
 
-    def disown(self, place: TopicPartition) -> Ownership | None:
-        owned = self.owned.pop(place, None)
+    def disown(self, tp: TopicPartition) -> Ownership | None:
+        owned = self.owned.pop(tp, None)
         if owned is not None:
-            del owned.member.owned[place]
-            self.revoking.pop(place, None)
+            del owned.member.owned[tp]
+            self.revoking.pop(tp, None)
         return owned
 
-    def revoke(self, place: TopicPartition, by_us: int) -> None:
-        owned = self.revoking[place] = self.owned[place]
+    def revoke(self, tp: TopicPartition, by_us: int) -> None:
+        owned = self.revoking[tp] = self.owned[tp]
         owned.revoke_by_us = by_us

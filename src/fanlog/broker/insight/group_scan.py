@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 _PARTITIONS_A_STEP = 16
 _SPANS_A_STEP = 256
-# Records whose age is read from disk after one look. The others are read after the next ones.
+# Records whose age is read from disk after one scan. Later scans read the others.
 _LOADED_MAX = 256
 
 
 class GroupRow:
     """A group or queue. `lag` counts messages that are not committed, or jobs that are not done.
     `oldest_us` is when the oldest of them was appended, 0 if it is not known; `unknown` counts the
-    partitions of which that has to be read from disk."""
+    partitions for which the broker has to read that from disk."""
 
     __slots__ = (
         "dead_lettered",
@@ -79,7 +79,7 @@ class GroupScan:
         self.times = RecordTimes(broker)
 
     async def rows(self) -> list[GroupRow]:
-        """Every group and queue, in no order."""
+        """All groups and queues, in no order."""
         ages = Ages(self.times)
         steps = self._broker.slices.each(self._steps(ages))
         rows = [row async for row in steps if row is not None]
@@ -112,14 +112,14 @@ class GroupScan:
                 known.add(TopicPartition(position.topic, position.partition))
             topics.add(position.topic)
             self._add(row, position.topic, position.partition, position, ages)
-        for i, place in enumerate(list(group.owned) if group is not None else ()):
+        for i, tp in enumerate(list(group.owned) if group is not None else ()):
             if i and not i % _PARTITIONS_A_STEP:
                 yield None
-            if place not in known:
-                topics.add(place[0])
-                self._add(row, *place, None, ages)
+            if tp not in known:
+                topics.add(tp[0])
+                self._add(row, *tp, None, ages)
         row.topics = len(topics)
-        # All that it committed may be of topics that are gone.
+        # All its commits may be of deleted topics.
         yield row if topics or group is not None else None
 
     def _add(
@@ -138,7 +138,7 @@ class GroupScan:
             and committed.epoch == broker.epoch
             and committed.number == topic.number
         ):
-            return  # Most of them: they keep up.
+            return  # Most groups keep up.
         wanted = wanted_offset(broker, partition, committed)
         if end > wanted:
             row.lag += end - wanted
@@ -194,11 +194,11 @@ class Ages:
                 row.add_age(time_us or UNREADABLE)
 
 
-def find_partition(broker: ObservedBroker, place: TopicPartition) -> Partition | None:
-    topic = broker.catalog.find(place[0])
-    if topic is None or place[1] >= len(topic.partitions):
+def find_partition(broker: ObservedBroker, tp: TopicPartition) -> Partition | None:
+    topic = broker.catalog.find(tp[0])
+    if topic is None or tp[1] >= len(topic.partitions):
         return None
-    return topic.partitions[place[1]]
+    return topic.partitions[tp[1]]
 
 
 def wanted_offset(broker: ObservedBroker, partition: Partition, committed: Position | None) -> int:
@@ -207,7 +207,7 @@ def wanted_offset(broker: ObservedBroker, partition: Partition, committed: Posit
     if committed is None:
         return start
     if committed.epoch == broker.epoch and committed.number == partition.topic.number:
-        # Most are of this start; the others may need a look into the log's history.
+        # Most positions are of this start. The others may need the log's history.
         return max(start, committed.offset)
     return max(start, continue_at(partition, committed, broker.epoch))
 

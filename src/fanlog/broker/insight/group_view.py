@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from fanlog.broker.insight.record_times import RecordTimes
     from fanlog.broker.messages.topics import BrokerSubscription, Partition
     from fanlog.broker.queues.queue import Queue, QueueWorker
-    from fanlog.broker.queues.queue_partition import QueuePartition
     from fanlog.format.messages import Position
 
-# Leases of one worker that are shown, the oldest of them.
+# The most leases shown for one worker, the oldest first.
 LEASES_MAX = 50
-# Retries that are shown, those that are due first.
+# The most retries shown, by due time.
 RETRIES_MAX = 1000
 
 
@@ -73,7 +72,7 @@ class PartitionRow:
 
 
 class LeaseRow(NamedTuple):
-    """Neighbouring jobs that a worker has. The times are of the monotonic clock."""
+    """Adjacent jobs leased to a worker. Times are of the monotonic clock."""
 
     since_us: int
     due_us: int
@@ -85,7 +84,7 @@ class LeaseRow(NamedTuple):
 
 
 class RetryRow(NamedTuple):
-    """Neighbouring jobs that have failed, and are due at a time of the monotonic clock."""
+    """Adjacent failed jobs, and their due time on the monotonic clock."""
 
     due_us: int
     topic: str
@@ -123,7 +122,7 @@ class TopicSum:
 
 
 class GroupView:
-    """`row` has the sums. `retries` are the first that are due, of `row.retrying` jobs."""
+    """`row` has the sums. `retries` are the first due of `row.retrying` jobs."""
 
     def __init__(self, row: GroupRow) -> None:
         self.row = row
@@ -173,7 +172,7 @@ def _group_steps(broker: ObservedBroker, view: GroupView, ages: Ages) -> Iterato
     owners: dict[TopicPartition, str] = {}
     if group is not None:
         view.row.rebalances = group.rebalances
-        owners = {place: owned.member.id for place, owned in group.owned.items()}
+        owners = {tp: owned.member.id for tp, owned in group.owned.items()}
 
         def add_member(member: ConsumerMember) -> None:
             view.members[member.id] = MemberRow(
@@ -189,19 +188,19 @@ def _group_steps(broker: ObservedBroker, view: GroupView, ages: Ages) -> Iterato
         yield from in_steps(list(group.members.values()), add_member)
         view.row.members = len(view.members)
 
-    def add(place: TopicPartition, committed: Position | None) -> None:
-        partition = find_partition(broker, place)
+    def add(tp: TopicPartition, committed: Position | None) -> None:
+        partition = find_partition(broker, tp)
         if partition is not None:
             found = PartitionRow(partition, wanted_offset(broker, partition, committed))
             found.committed = None if committed is None else committed.offset
             found.lag = max(0, found.end - found.wanted)
-            found.member = owners.pop(place, "")
+            found.member = owners.pop(tp, "")
             view.add(found, ages)
 
     yield
     committed = broker.durable.each_committed(GROUP_PREFIX + name)
     yield from in_steps(committed, lambda at: add(TopicPartition(at.topic, at.partition), at))
-    yield from in_steps(list(owners), lambda place: add(place, None))
+    yield from in_steps(list(owners), lambda tp: add(tp, None))
 
 
 def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
@@ -231,7 +230,7 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
         if part.jobs.leased or part.jobs.waiting:
             for spans in span_steps(part):
                 for span in spans:
-                    _take_in(view, part, found, span)
+                    _take_in(view, found, span)
                 yield
         view.add(found, ages)
         yield
@@ -243,18 +242,18 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
     view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 
 
-def _take_in(view: GroupView, part: QueuePartition, found: PartitionRow, span: JobSpan) -> None:
-    """Notes jobs that a worker has, or that wait for a retry. Of very many, the first."""
-    place = (found.topic, found.number, span.first, span.next)
+def _take_in(view: GroupView, found: PartitionRow, span: JobSpan) -> None:
+    """Collects leased jobs, and jobs that wait for a retry, up to the limits."""
+    tp = (found.topic, found.number, span.first, span.next)
     if span.state is JobState.LEASED:
         worker = view.members.get(span.worker)
         if worker is not None:
-            worker.leases.append(LeaseRow(span.since_us, span.due_us, *place, span.failures + 1))
+            worker.leases.append(LeaseRow(span.since_us, span.due_us, *tp, span.failures + 1))
             if len(worker.leases) > 4 * LEASES_MAX:
                 worker.leases = heapq.nsmallest(LEASES_MAX, worker.leases)
     elif is_retried(span):
         found.retrying += len(span)
-        view.retries.append(RetryRow(span.due_us, *place, span.failures, span.reason))
+        view.retries.append(RetryRow(span.due_us, *tp, span.failures, span.reason))
         if len(view.retries) > 2 * RETRIES_MAX:
             view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 

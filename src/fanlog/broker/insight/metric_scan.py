@@ -33,21 +33,21 @@ from fanlog.telemetry.snapshot import (
 if TYPE_CHECKING:
     from fanlog.broker.insight.ports import ObservedBroker
 
-# Rates are averages over about so long.
+# Rates are averages over about this time.
 _RATE_SECONDS = 10.0
-# Topics that are looked at in one step: some 50 µs.
+# Topics scanned in one step: about 50 µs.
 _TOPICS_A_STEP = 32
 # Messages per second below which a topic counts as idle.
 _IDLE_RATE = 1e-3
 
-# What tells entries apart is in their first three values.
+# The first three values of an entry are unique.
 Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
 _QueueCounts = tuple[int, int, int]
 _NOTHING: _QueueCounts = (0, 0, 0)
 
 
 class MetricScan:
-    """What was found. `steps` fills it."""
+    """The result of a scan. `steps` fills it."""
 
     def __init__(self) -> None:
         self.topics: tuple[TopicMetrics, ...] = ()
@@ -62,7 +62,7 @@ class MetricScan:
 
 
 class Scanner:
-    """Scans everything, and keeps the counters of the others from scan to scan."""
+    """Scans everything. Keeps the counters of unnamed topics between scans."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Scanner:
         self._named_max = named_max
 
     def steps(self, scan: MetricScan, now_us: int) -> Iterator[None]:
-        """Fills a scan. `now_us` is the monotonic clock's."""
+        """Fills a scan. `now_us` is of the monotonic clock."""
         seconds = (now_us - self._scanned_us) / 1e6 if self._scanned_us else 0.0
         self._scanned_us = now_us
         yield from self._topics.steps(scan, seconds)
@@ -104,7 +104,7 @@ class Scanner:
 
 
 class _RankedTopic(NamedTuple):
-    """Topics by their rate, then by their size. The number is there to tell them apart."""
+    """Topics by rate, then by size, then by number."""
 
     rate: float
     kept_bytes: int
@@ -117,8 +117,7 @@ class _TopicScan:
     def __init__(self, broker: ObservedBroker, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
-        # What topics have published while they were not named: messages, bytes, and what their
-        # readers missed.
+        # Counts of topics while they were unnamed: messages, bytes, and misses of readers.
         self._others: _QueueCounts = (0, 0, 0)
         self._missed: dict[int, int] = {}
 
@@ -171,7 +170,7 @@ class _TopicScan:
         grown: _QueueCounts,
         kept: _QueueCounts,
     ) -> TopicMetrics:
-        """All that are not named."""
+        """The sum of all unnamed topics."""
         for one, found in zip(best, named, strict=True):
             grown = _minus(grown, one.grown)
             kept = _minus(kept, (found.stored_messages, found.stored_bytes, found.readers))
@@ -241,11 +240,11 @@ def group_lag(
     known = (
         {(p.topic, p.partition) for p in committed} if group is not None else set[TopicPartition]()
     )
-    for i, place in enumerate(list(group.owned) if group is not None else ()):
+    for i, tp in enumerate(list(group.owned) if group is not None else ()):
         if i and not i % _TOPICS_A_STEP:
             yield
-        if place not in known:
-            lag += lag_of(broker, *place, None)
+        if tp not in known:
+            lag += lag_of(broker, *tp, None)
             count += 1
     return lag, count
 
@@ -254,7 +253,7 @@ class _Queues:
     def __init__(self, broker: ObservedBroker, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
-        # What queues have counted while they were not named: delivered, redelivered, dead letters.
+        # Counts of queues while they were unnamed: delivered, redelivered, dead letters.
         self._others: _QueueCounts = (0, 0, 0)
         self._counted: dict[str, _QueueCounts] = {}
 
@@ -315,13 +314,13 @@ def reader_metrics(peer: Peer, messages: int, size: int) -> ReaderMetrics:
 
 
 def is_nameless(name: str) -> bool:
-    """The broker's own topics, inboxes and streams are never named: there may be very many, and
-    not everybody may know them."""
+    """The broker's own topics, inboxes and streams are never named: there may be many, and not
+    everybody may see them."""
     return name.startswith(INTERNAL_PREFIX) or is_hidden(name, ">") or name == OTHERS
 
 
 def sizes_of(topic: BrokerTopic) -> tuple[int, int, int, int]:
-    """Messages that were ever there, those that are kept, their bytes, and readers."""
+    """Messages published, messages kept, their bytes, and readers."""
     messages = kept_messages = kept_bytes = readers = 0
     for partition in topic.partitions:
         end = partition.visible_end
@@ -335,8 +334,8 @@ def sizes_of(topic: BrokerTopic) -> tuple[int, int, int, int]:
 
 
 def _take_rates(topic: BrokerTopic, more: _QueueCounts, seconds: float, weight: float) -> None:
-    """Moves a topic's average rates. One that is idle for long has none. What was there at the
-    first scan says nothing of a rate."""
+    """Updates a topic's average rates. A topic that is idle for long has none. The first scan gives
+    no rate."""
     if not seconds:
         return
     messages, published_bytes = more[0] / seconds, more[1] / seconds
@@ -348,13 +347,13 @@ def _take_rates(topic: BrokerTopic, more: _QueueCounts, seconds: float, weight: 
 
 
 def missed_in(topic: BrokerTopic) -> int:
-    """Messages that its readers did not get, since the start."""
+    """Messages that its readers missed since the start."""
     counters = topic.counters
     return 0 if counters is None else counters.skipped_records + counters.lost_records
 
 
 def topic_metrics(topic: BrokerTopic) -> TopicMetrics:
-    """A topic as it is now. Its rates are as of the last scan."""
+    """A topic now, with the rates of the last scan."""
     messages, kept_messages, kept_bytes, readers = sizes_of(topic)
     rates = topic.rates or (0.0, 0.0)
     return TopicMetrics(
@@ -385,7 +384,7 @@ def lag_of(broker: ObservedBroker, name: str, index: int, position: Position | N
         return end - wanted
     epoch = broker.epoch
     if position.epoch == epoch and position.number == topic.number:
-        # Most are of this start; the others may need a look into the log's history.
+        # Most positions are of this start. The others may need the log's history.
         return max(0, end - max(wanted, position.offset))
     return max(0, end - max(wanted, continue_at(partition, position, epoch)))
 
@@ -418,7 +417,7 @@ def queue_metrics(queue: Queue) -> QueueMetrics:
 
 
 def _growth(now: _QueueCounts, then: _QueueCounts) -> _QueueCounts:
-    """What was counted since. A queue that was deleted and made again begins at 0."""
+    """The count since then. A queue that was created again begins at 0."""
     return now if now[0] < then[0] else _minus(now, then)
 
 

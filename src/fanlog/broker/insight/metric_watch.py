@@ -1,5 +1,5 @@
-"""Topics, groups and queues that a user watches. They are measured by name, even if the metrics
-leave them out because others matter more."""
+"""Topics, groups and queues that a user watches. They are measured by name, even if they are below
+the limit of named ones."""
 
 from __future__ import annotations
 

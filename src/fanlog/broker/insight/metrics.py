@@ -1,8 +1,8 @@
 """What the broker counts, as a snapshot. Nothing is counted for it twice: hot paths add to plain
 ints, and this reads them when somebody asks.
 
-A snapshot is kept for a second, and everybody who asks in it gets the same. Topics, groups and
-queues are looked at in slices. Where that takes long because there are very many it is done less
+A snapshot is kept for a second, and everybody who asks in it gets the same. The scan of topics,
+groups and queues runs in slices. Where that takes long because there are very many it is done less
 often, so that it never takes more than a fiftieth of the loop.
 """
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 _KEPT_US = 1_000_000
-# How much longer than a scan the time to the next one is.
+# The pause after a scan, as a multiple of its duration.
 _SCAN_REST = 50
-# The same for what is only kept, and nobody waits for: a five-hundredth of the loop.
+# The same for background history: a five-hundredth of the loop.
 _PATIENT_REST = 500
-# Figures of topics are never older than this, when somebody asks.
+# Requested figures of topics are never older than this.
 _SCAN_US_MAX = 30_000_000
-# Which policy of a reader is behind a reason.
+# The reader policy behind each reason.
 _POLICIES = {"skipped": "skip", "disconnected": "disconnect"}
-# Zeros from the start: whoever computes a rate would not see the step from nothing to 1.
+# Zeros from the start: a rate would miss the step from nothing to 1.
 _NONE_MISSED = {reason.value: 0 for reason in GapReason}
 _NO_GAPS = _NONE_MISSED | {DropKind.DISCONNECTED.value: 0}
 _NONE_DENIED = {verb.value: 0 for verb in Verb}
@@ -57,7 +57,7 @@ _NO_SYNCS = Histogram(SYNC_US), Histogram(SYNC_BYTES)
 
 
 class Measured(Protocol):
-    """A listener, as far as metrics need it."""
+    """What metrics need of a listener."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +89,7 @@ class Metrics:
         self.slow = SlowLog(options)
         broker.turns.slow = self._slow_turn
         broker.turns.slow_ns = self.slow.turn_ns
-        # Since the start: logins that failed, by listener.
+        # Failed logins since the start, by listener.
         self.auth_failures: dict[str, int] = {}
         self._scanner = Scanner(broker, options.topics_max, lambda: self.listeners)
         self._scan = MetricScan()
@@ -97,12 +97,12 @@ class Metrics:
         self._scan_again_us = 0
         self._patient_us = 0
         self._looking = asyncio.Lock()
-        # What was measured before, if this process keeps it.
+        # The history, if this process keeps one.
         self.history: MetricHistory | None = None
         self._kept: Snapshot | None = None
         self._kept_until_us = 0
         self._making: asyncio.Task[Snapshot] | None = None
-        # They get every snapshot that is made.
+        # Receivers of every snapshot.
         self.on_snapshot: list[Callable[[Snapshot], None]] = []
 
     def _slow_turn(self, took_ns: int, append_ns: int, shown: Iterable[Partition]) -> None:
@@ -112,7 +112,7 @@ class Metrics:
         self.slow.turn(took_ns, append_ns, names, readers)
 
     def slow_sync(self, took_ns: int, size: int, logs: Iterable[PartitionLog]) -> None:
-        """Names the topics that a slow sync was for."""
+        """Names the topics of a slow sync."""
         find = self._broker.catalog.find_partition
         found = (find(*log.owner) for log in logs)
         names = dict.fromkeys(one.topic.name for one in found if one is not None)
@@ -125,12 +125,12 @@ class Metrics:
         if self._making is None:
             self._making = asyncio.get_running_loop().create_task(self._make())
             self._making.add_done_callback(self._made)
-        # One who goes away does not take it from the others.
+        # If one caller goes away, the others still get the result.
         return await asyncio.shield(self._making)
 
     async def patient_snapshot(self) -> Snapshot:
-        """The same for the history. It looks at all topics less often where that takes long, and
-        nobody who asks for a snapshot gets an older one because of it."""
+        """The same for the history. It scans all topics less often if that takes long. Requests for
+        a snapshot do not get older data because of it."""
         if self._kept is not None and self._runtime.work_us() < self._kept_until_us:
             return self._kept
         if self._making is not None:
@@ -152,7 +152,7 @@ class Metrics:
                 hear(self._kept)
 
     async def _make(self) -> Snapshot:
-        # A little less than what a snapshot is kept for, or every second one would be old.
+        # A little less than a snapshot's lifetime, or every second one would be old.
         await self._look_if_due(rest_us=_KEPT_US * 9 // 10)
         return await self._assemble()
 
@@ -162,7 +162,7 @@ class Metrics:
         status = broker.status()
         return Snapshot(
             time=self._runtime.now_us() / 1e6,
-            # Of this process: an edge has its upstream's in `broker.release`.
+            # This process's release. An edge has its upstream's in `broker.release`.
             release=VERSION,
             python=platform.python_version(),
             state=status.state,
@@ -186,7 +186,7 @@ class Metrics:
         )
 
     async def _look_if_due(self, *, rest_us: int) -> None:
-        """Looks at everything, if it is time. `rest_us` is the least time to the next one."""
+        """Scans everything, if it is time. `rest_us` is the minimum time to the next scan."""
         async with self._looking:
             if self._runtime.work_us() >= self._scan_again_us:
                 await self._look_at_all(rest_us)
@@ -196,7 +196,7 @@ class Metrics:
 
         def timed(steps: Iterator[None]) -> Iterator[None]:
             nonlocal spent_ns
-            # Of the processor: on a busy machine a scan takes longer, and is no more work.
+            # In CPU time, since a busy machine only makes a scan longer.
             begun_ns = time.thread_time_ns()
             for _ in steps:
                 spent_ns += time.thread_time_ns() - begun_ns
@@ -220,7 +220,7 @@ class Metrics:
         broker, workers = self._broker, self._broker.workers
         messages, size = broker.fan_out.delivered_records, broker.fan_out.delivered_bytes
         if workers is not None:
-            # What clients got. The fan-out of this process goes to the workers.
+            # Deliveries to clients. The fan-out of this process goes to workers.
             messages, size = workers.delivered_messages, workers.delivered_bytes
         delivered, redelivered, dead_lettered = broker.queues.counted()
         notes = broker.drop_notes
@@ -288,7 +288,7 @@ class Metrics:
 
 
 class MeasuredBroker(ObservedBroker, Protocol):
-    """A broker with metrics, which those who summarize it look at as well."""
+    """A broker with metrics, also for the overview."""
 
     @property
     def metrics(self) -> Metrics: ...

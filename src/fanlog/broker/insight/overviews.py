@@ -28,14 +28,14 @@ _KEPT_US = 2_000_000
 _GOOD_ENOUGH_US = 10_000_000
 _PATIENCE_SECONDS = 0.3
 WATCH_SECONDS = 10.0
-# Partitions with problems that are looked at.
+# The most partitions checked for problems.
 _TROUBLES_MAX = 50
 
 DeadLetterCounts = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one computation. It contains names that not every user may see."""
+    """The result of one computation. Not every user may see all names in it."""
 
     snapshot: Snapshot
     rates: Rates
@@ -50,7 +50,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overviews:
-    """`dead_letter_counts` says how many dead letters each topic has; None where nobody counts."""
+    """`dead_letter_counts` gives the number of dead letters of each topic; None without a listener
+    that counts."""
 
     dead_letter_counts: DeadLetterCounts | None = None
 
@@ -84,8 +85,8 @@ class Overviews:
         self.recent.count(snapshot.uptime_seconds, {"lockouts": lockout.refused})
 
     async def look(self) -> Overview:
-        """The broker as it is now, or was at most two seconds ago. Where a new look takes long,
-        because there are very many topics and groups, the last one is good enough for a while."""
+        """The broker's state, at most two seconds old. With very many topics and groups, which take
+        long to scan, it may be older."""
         if self._kept is not None and self._runtime.work_us() < self._kept_until_us:
             return self._kept
         if self._making is None:
@@ -123,14 +124,14 @@ class Overviews:
         )
 
     async def _dead_letters(self) -> tuple[tuple[str, int], ...] | None:
-        """By topic, those with the most first."""
+        """By topic, the largest first."""
         if self.dead_letter_counts is None:
             return None
         found = [one for one in await self.dead_letter_counts() if one[1]]
         return tuple(sorted(found, key=lambda one: (-one[1], one[0])))
 
     def _dead_letter_topics(self, snapshot: Snapshot) -> dict[str, str]:
-        """Where queues put their dead letters; those of several topics are left out."""
+        """Dead-letter topics of queues. Queues with several topics are left out."""
         found: dict[str, str] = {}
         for one in snapshot.queues:
             queue = self._broker.queues.find(one.name) if one.dead_lettered else None

@@ -1,5 +1,5 @@
-"""Open connections as operators see them, whatever they speak. Listeners show theirs as `Peer`;
-this turns them into what is listed, and finds those that are behind."""
+"""Open connections of all protocols, for operators. Listeners offer theirs as `Peer`. This module
+makes rows of them, and finds those that are behind."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fanlog.broker.messages.topics import Cursor
 from fanlog.identity import Identity
 from fanlog.model import ConnectionInfo
 
-# As much of a connection's subscriptions as a list shows, so that a page fits into a signal.
+# Bytes of a connection's subscriptions in a list, so that a page fits into a signal.
 _SUBSCRIPTIONS_BYTES = 400
-# What a client calls itself may be long.
+# A client's name may be long.
 _CLIENT_LENGTH_MAX = 100
-# Cursors of one connection that are looked at: with more, what it is behind is at least so much.
+# The most cursors checked for one connection. With more, the true lag may be larger.
 _CURSORS_MAX = 1000
 
 
@@ -34,7 +34,7 @@ class Peer(Protocol):
     def since_us(self) -> int: ...
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that the connection holds until the peer takes them."""
+        """Bytes that wait for the peer to read them."""
         ...
 
     def traffic(self) -> tuple[int, int] | None:
@@ -42,11 +42,11 @@ class Peer(Protocol):
         ...
 
     def targets(self) -> Iterable[str]:
-        """The topics and patterns that it follows."""
+        """The subscribed topics and patterns."""
         ...
 
     def behind(self) -> Iterator[Cursor]:
-        """Its cursors that are not at the end."""
+        """Its cursors before the end."""
         ...
 
     def close(self, reason: str, *, reconnect: bool) -> None:
@@ -55,14 +55,14 @@ class Peer(Protocol):
 
 
 class PeerSource(Protocol):
-    """A listener, as far as its connections are asked for."""
+    """What lists of connections need of a listener."""
 
     def peers(self) -> Iterator[Peer]: ...
 
 
 def is_match(peer: Peer, *, user: str | None = None, address: str = "", listener: str = "") -> bool:
-    """Whether a connection is a user's, comes from an address (a host, or a host with its port),
-    and came to a listener."""
+    """Whether a connection matches a user, an address (a host, or a host with its port), and a
+    listener."""
     who = peer.who
     if user is not None and who.user != user:
         return False
@@ -92,8 +92,8 @@ def describe_peer(peer: Peer, process: str = "") -> ConnectionInfo:
 
 
 def how_far_behind(peer: Peer) -> tuple[int, int]:
-    """Messages that the peer has not been sent, and about how many bytes that is, with those that
-    wait in the connection."""
+    """Messages not sent to the peer yet, and their approximate bytes, with those that wait in the
+    connection."""
     messages, size = 0, peer.waiting_bytes
     for cursor in islice(peer.behind(), _CURSORS_MAX):
         partition = cursor.partition
@@ -118,5 +118,5 @@ def fitting(names: Iterable[str], bytes_max: int) -> list[str]:
 
 
 def _text(name: str) -> str:
-    """A name as UTF-8 can have it."""
+    """A name in valid UTF-8."""
     return name.encode(errors="replace").decode()

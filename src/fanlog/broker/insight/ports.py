@@ -1,5 +1,5 @@
-"""The broker as those who look at it see it: its parts and counters. Law: insight changes nothing,
-so it asks for all of them read-only."""
+"""What insight needs of the broker: its parts and counters. Law: insight changes nothing, so all
+ports are read-only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Threads(Protocol):
-    """Where blocking work runs."""
+    """Threads for blocking work."""
 
     async def threaded(self, work: Callable[[], T]) -> T: ...
 
@@ -62,7 +62,7 @@ class ObservedBroker(Threads, Protocol):
     @property
     def slices(self) -> Slices: ...
 
-    # What it counts, and how it is
+    # Counters and state
 
     @property
     def connections(self) -> int: ...

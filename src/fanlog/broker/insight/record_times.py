@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from fanlog.broker.insight.ports import Threads
     from fanlog.broker.messages.topics import Partition
 
-# Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
+# Topic number, partition and offset. It refers to no partition, since the topic may be deleted.
 _RecordKey = tuple[int, int, int]
 # The key of a record.
 Asked = tuple["Partition", int]
 
-# Times that are kept, twice: the older half goes when the newer one is full.
+# Times kept in each of two halves. The older half is dropped when the newer one is full.
 _KEPT_MAX = 50_000
-# Records that one thread looks up before it makes room for others: a few ms.
+# Records that a thread reads before it yields to others: a few ms.
 _TOGETHER = 16
 # The time of a record that can't be read.
 UNREADABLE = 0

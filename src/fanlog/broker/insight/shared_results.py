@@ -17,16 +17,16 @@ from fanlog.broker.slices import Slices
 T = TypeVar("T")
 
 _KEPT_US = 2_000_000
-# How much longer a result is kept than it took to make.
+# The lifetime of a result, as a multiple of its cost.
 _REST = 50
-# A result is never older than this.
+# The maximum age of a result.
 _KEPT_US_MAX = 30_000_000
-# Results that are kept at a time: different searches, orders and topics.
+# The most results kept: different searches, orders and topics.
 _RESULTS_MAX = 64
 
 
 class SharedResult(Generic[T]):
-    """A result, and when it was made, by `Runtime.work_us`."""
+    """A result, and its time by `Runtime.work_us`."""
 
     __slots__ = ("lasts", "made_us", "spent_us", "used", "value")
 
@@ -39,12 +39,12 @@ class SharedResult(Generic[T]):
 
     @property
     def rest_us(self) -> int:
-        """For how long it is not made again, to spare the loop."""
+        """How long it is not computed again, to spare the loop."""
         return min(_KEPT_US_MAX, _REST * self.spent_us)
 
 
 class SharedResults:
-    """Everything that is kept. Each result has a key."""
+    """All kept results, by key."""
 
     def __init__(self, slices: Slices, runtime: Runtime) -> None:
         self._slices = slices
@@ -60,13 +60,13 @@ class SharedResults:
         *,
         lasting: bool = False,
     ) -> T:
-        """The result under a key; `steps` make it, in slices. If `still_good` says no, it is made
-        again before its time; but one that took long to make is used for a while even so. A
-        `lasting` one is kept as long as it is good."""
+        """The result of a key. `steps` computes it, in slices. It is computed again early if
+        `still_good` returns False, but an expensive one is used for a while even then. A `lasting`
+        one is kept as long as it is good."""
         kept: SharedResult[T] | None = self._kept.get(key)
         if kept is not None and (still_good is None or still_good(kept.value) or self._rests(kept)):
             kept.used = True
-            # At the end: the one that nobody has asked for the longest goes first.
+            # Moved to the end: the least recently requested one is evicted first.
             self._kept[key] = self._kept.pop(key)
             return kept.value
         making: asyncio.Task[SharedResult[T]] | None = self._making.get(key)
@@ -89,7 +89,7 @@ class SharedResults:
             nonlocal spent_ns
             inner = steps()
             while True:
-                # Of the processor: on a busy machine it takes longer, and is no more work.
+                # In CPU time, since a busy machine only makes it take longer.
                 begun_ns = time.thread_time_ns()
                 try:
                     next(inner)

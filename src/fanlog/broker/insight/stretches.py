@@ -26,8 +26,8 @@ class OffsetGap(NamedTuple):
 async def read_pieces(
     reading: Reading, partition: Partition, offset: int, high: int, bytes_max: int
 ) -> tuple[list[memoryview], int] | OffsetGap:
-    """Batches from the one with an offset on, and the offset behind them; or what can't be read
-    there. What is on disk comes in blocks, whatever is wanted."""
+    """Batches from an offset on, and the offset after them; or the unreadable range. Data on disk
+    is read in blocks."""
     log = partition.log
     if partition.topic.deleted:
         name = partition.topic.name
@@ -44,7 +44,7 @@ async def read_pieces(
             raise
         return OffsetGap(offset, min(fault.next, high), "damaged")
     except OffsetOutOfRangeError:
-        # Retention was faster.
+        # Retention has deleted it meanwhile.
         start = log.start_offset
         if start <= offset:
             raise

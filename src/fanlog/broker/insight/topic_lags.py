@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fanlog.broker.insight.ports import ObservedBroker
     from fanlog.broker.queues.queue import Queue
 
-# Positions that are looked at in one step: some 50 µs.
+# Positions scanned in one step: about 50 µs.
 _A_STEP = 32
 _NAMES_A_STEP = 512
 
@@ -31,10 +31,10 @@ TopicLags = dict[str, LargestLag]
 
 
 def scan_lags(broker: ObservedBroker) -> Generator[None, None, TopicLags]:
-    """By topic, of those that a group or a queue reads: the largest lag."""
+    """The largest lag of a group or queue, by topic."""
     found: TopicLags = {}
     looked_at: set[str] = set()
-    # Those that have committed, then those that only have members.
+    # Groups with commits first, then those with only members.
     for name in chain(_committed_names(broker), broker.groups.active_names()):
         if name in looked_at:
             continue
@@ -67,7 +67,7 @@ def _committed_names(broker: ObservedBroker) -> Iterator[str]:
 def _group_lags(
     broker: ObservedBroker, name: str, group: ConsumerGroup | None
 ) -> Generator[None, None, dict[str, int]]:
-    """By topic: messages that a group has not committed."""
+    """Uncommitted messages of a group, by topic."""
     lags: dict[str, int] = {}
     committed: set[tuple[str, int]] = set()
     for i, position in enumerate(broker.durable.each_committed(GROUP_PREFIX + name)):
@@ -86,7 +86,7 @@ def _group_lags(
 
 
 def _queue_lags(queue: Queue) -> Generator[None, None, dict[str, int]]:
-    """By topic: jobs of a queue that are not done."""
+    """Unfinished jobs of a queue, by topic."""
     lags: dict[str, int] = {}
     for i, part in enumerate(list(queue.partitions.values())):
         if not (i + 1) % _A_STEP:

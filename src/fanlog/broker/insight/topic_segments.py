@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from fanlog.broker.messages.topics import BrokerTopic
 
-# Partitions that are looked at in one step: some 50 µs.
+# Partitions scanned in one step: about 50 µs.
 _A_STEP = 64
 
 
@@ -28,8 +28,8 @@ class TopicSegment(NamedTuple):
 def segments_in(
     topic: BrokerTopic, only: int | None, first: int, count: int
 ) -> Generator[None, None, tuple[list[TopicSegment], int]]:
-    """So many segments from the one at `first` on, of all partitions or `only` of one; and how
-    many there are in all."""
+    """A page of segments from index `first` on, of all partitions or `only` one, and the number of
+    all."""
     rows: list[TopicSegment] = []
     total = 0
     for i, partition in enumerate(topic.partitions if only is None else [topic.partitions[only]]):

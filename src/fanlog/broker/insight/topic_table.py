@@ -29,7 +29,7 @@ TopicSort = Literal[
 ]
 TopicState = Literal["ok", "damaged", "failed"]
 
-# Names, topics or partitions that are looked at in one step: some 50 to 100 µs.
+# Names, topics or partitions scanned in one step: 50 to 100 µs.
 _NAMES_A_STEP = 512
 _TOPICS_A_STEP = 32
 _PARTITIONS_A_STEP = 128
@@ -37,7 +37,7 @@ _OWN_PREFIXES = (INTERNAL_PREFIX, *HIDDEN_PREFIXES)
 
 
 class TopicFigures(NamedTuple):
-    """What is counted of a topic: `messages` and `bytes` are kept now, `published` ever were."""
+    """Counts of a topic: `messages` and `bytes` are those kept now, `published` is the total."""
 
     messages: int
     published: int
@@ -54,8 +54,8 @@ class TopicRow(NamedTuple):
 
 
 class TopicSelection(NamedTuple):
-    """Which topics, and in which order. `viewer` tells apart who may see different topics, and
-    `may_see` says which; None: all of them."""
+    """A filter and an order of topics. Viewers with different permissions have a different
+    `viewer`. `may_see` checks a topic; None allows all."""
 
     search: str = ""
     internal: bool = False
@@ -66,7 +66,7 @@ class TopicSelection(NamedTuple):
 
 
 class _OrderedTopics(NamedTuple):
-    """Topics in an order, as of a count of changes of the catalog."""
+    """Sorted topics, and the catalog's change count at that time."""
 
     topics: Sequence[BrokerTopic]
     changes: int
@@ -83,16 +83,16 @@ class TopicTable:
     async def page(
         self, wanted: TopicSelection, offset: int, limit: int
     ) -> tuple[list[TopicRow], int]:
-        """So many rows from the one at `offset` on, and how many there are in all."""
+        """A page of rows from `offset` on, and the number of all."""
         self._measure_rates()
         names = await self._results.get("names", self._collect, self._is_of_now, lasting=True)
         seen = await self._seen(names, wanted)
         lags = await self.lags()
         count = len(seen.topics)
         if wanted.sort == "name":
-            # They are in this order, or in the other.
-            places = range(count - 1, -1, -1) if wanted.descending else range(count)
-            some = [seen.topics[i] for i in places[offset : offset + limit]]
+            # They are sorted in this order, or in reverse.
+            picked = range(count - 1, -1, -1) if wanted.descending else range(count)
+            some = [seen.topics[i] for i in picked[offset : offset + limit]]
         else:
             order = await self._results.get(
                 ("order", *wanted[:5]),
@@ -107,8 +107,8 @@ class TopicTable:
         return await self._results.get("lags", lambda: scan_lags(self._broker))
 
     async def _seen(self, names: _OrderedTopics, wanted: TopicSelection) -> _OrderedTopics:
-        """The topics that somebody searches for. What they may see is asked once for all of their
-        searches, because that takes longest."""
+        """The topics that match a search. Permissions are checked once for all searches of a
+        viewer, because that takes longest."""
         visible = await self._results.get(
             ("visible", wanted.internal, wanted.viewer),
             lambda: _visible(names, wanted),
@@ -125,7 +125,7 @@ class TopicTable:
         )
 
     def _is_of_now(self, kept: _OrderedTopics) -> bool:
-        """Whether no topic has come or gone since."""
+        """Whether no topic was created or deleted since."""
         return kept.changes == self._broker.catalog.changes
 
     def _collect(self) -> Generator[None, None, _OrderedTopics]:
@@ -134,7 +134,7 @@ class TopicTable:
         changes, after = catalog.changes, ""
         found: list[BrokerTopic] = []
         while True:
-            # A list, because topics may come and go between two steps.
+            # A list, because topics may be created or deleted between two steps.
             names = list(islice(catalog.names_since(after), _NAMES_A_STEP + 1))
             topics = (catalog.find(name) for name in names if name != after)
             found += [topic for topic in topics if topic is not None]
@@ -144,8 +144,8 @@ class TopicTable:
             yield
 
     def _measure_rates(self) -> None:
-        """Rates are those of the scan for metrics. Nobody else may ask for it, so it begins here;
-        it is not waited for."""
+        """Rates are from the scan for metrics. It is started here if needed, without waiting for
+        it."""
         if self._snapshot is None or self._snapshot.done():
             metrics = self._broker.metrics
             self._snapshot = asyncio.get_running_loop().create_task(metrics.snapshot())
@@ -154,7 +154,7 @@ class TopicTable:
 def _visible(
     names: _OrderedTopics, wanted: TopicSelection
 ) -> Generator[None, None, _OrderedTopics]:
-    """The topics that somebody may see."""
+    """The topics that a viewer may see."""
     may_see = wanted.may_see
     found: list[BrokerTopic] = []
     step = _NAMES_A_STEP if may_see is None else _TOPICS_A_STEP
@@ -172,7 +172,7 @@ def _visible(
 
 
 def _found(visible: _OrderedTopics, search: str) -> Generator[None, None, _OrderedTopics]:
-    """Those of them that a search finds."""
+    """The topics that match the search."""
     matches = matcher(search)
     found: list[BrokerTopic] = []
     for first in range(0, len(visible.topics), _TOPICS_A_STEP):
@@ -224,7 +224,7 @@ def _ordered(
 
 
 def _value(topic: BrokerTopic, sort: TopicSort, lags: TopicLags) -> Generator[None, None, float]:
-    """What a topic is sorted by."""
+    """The sort key of a topic."""
     if sort == "lag":
         lag = lags.get(topic.name)
         return -1 if lag is None else lag.lag
@@ -257,7 +257,7 @@ def _rows(topics: Sequence[BrokerTopic], lags: TopicLags) -> Generator[None, Non
 
 
 def figures_of(topic: BrokerTopic) -> Generator[None, None, TopicFigures]:
-    """What is counted of a topic now."""
+    """The current counts of a topic."""
     messages = published = size = readers = newest_us = 0
     state: TopicState = "ok"
     for i, partition in enumerate(topic.partitions):

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from fanlog.broker.queues.queue import Queue
     from fanlog.broker.queues.queue_partition import QueuePartition
 
-# Cursors, positions or producers that are looked at in one step: some 50 µs.
+# Cursors, positions or producers scanned in one step: about 50 µs.
 _A_STEP = 64
-# Cursors, and producers, that are looked at in all. With more, there are at least so many.
+# The most cursors, and producers, scanned in all. With more, the result is a lower bound.
 _LOOKED_AT_MAX = 500_000
-# What a client calls itself may be long.
+# A client's name may be long.
 _NAME_LENGTH_MAX = 100
 
 
@@ -53,7 +53,7 @@ class TopicReader:
 
 
 class TopicGroup(NamedTuple):
-    """A group or a queue that reads the topic, and what it has left there."""
+    """A group or queue that reads the topic, and its lag there."""
 
     name: str
     kind: GroupKind
@@ -95,13 +95,13 @@ class TopicUsers:
         self.times = RecordTimes(broker)
 
     async def readers(self, topic: BrokerTopic) -> tuple[list[TopicReader], bool]:
-        """Readers by their lag, the largest first; and whether they are all."""
+        """Readers by lag, the largest first, and whether these are all."""
         return await self._results.get(
             ("readers", topic.number), lambda: _readers(self._broker, topic)
         )
 
     async def groups(self, topic: BrokerTopic) -> list[TopicGroup]:
-        """Groups and queues by their lag, the largest first."""
+        """Groups and queues by lag, the largest first."""
         return await self._results.get(
             ("groups", topic.number), lambda: _groups(self._broker, topic)
         )
@@ -109,7 +109,7 @@ class TopicUsers:
     async def producers(
         self, topic: BrokerTopic, partition: int | None
     ) -> tuple[list[TopicProducer], bool]:
-        """Producers, those that published last first; and whether they are all."""
+        """Producers, the most recent first, and whether these are all."""
         return await self._results.get(
             ("producers", topic.number, partition), lambda: _producers(topic, partition)
         )
@@ -167,7 +167,7 @@ def _add(found: dict[BrokerSubscription, TopicReader], cursor: Cursor) -> None:
 
 
 def _behind(broker: MeasuredBroker, topic: BrokerTopic) -> Iterable[Cursor | None]:
-    """Cursors of the topic that may not be at the end; None for each that was in the way."""
+    """Cursors of the topic that may be before the end; None for each skipped one."""
     for subscription in broker.subscriptions.following(topic.name):
         for cursor in list(subscription.cursors):
             yield cursor if cursor.partition.topic is topic else None
@@ -177,7 +177,7 @@ def _behind(broker: MeasuredBroker, topic: BrokerTopic) -> Iterable[Cursor | Non
             for partition in topic.partitions:
                 owned = group.owned.get(TopicPartition(topic.name, partition.index))
                 yield None if owned is None else owned.cursor
-    # Those that follow Redis channels are known to their listener alone.
+    # Only the Redis listener knows its channels.
     for listener in broker.metrics.listeners:
         if listener.name == "redis":
             for peer in listener.peers():
@@ -189,7 +189,7 @@ def _behind(broker: MeasuredBroker, topic: BrokerTopic) -> Iterable[Cursor | Non
 def _by_lag(
     broker: MeasuredBroker, found: dict[BrokerSubscription, TopicReader]
 ) -> Generator[None, None, list[TopicReader]]:
-    """The readers in their order, with who they are."""
+    """The sorted readers, with their connections."""
     rows = list(found.values())
     addresses = {row.address for row in rows if row.address}
     known: dict[str, _Who] = {}
@@ -242,11 +242,11 @@ def _group(
     for i, partition in enumerate(topic.partitions):
         if not (i + 1) % _A_STEP:
             yield
-        place = (topic.name, partition.index)
-        position = broker.durable.position(offsets, *place)
-        if position is not None or (group is not None and place in group.owned):
+        tp = (topic.name, partition.index)
+        position = broker.durable.position(offsets, *tp)
+        if position is not None or (group is not None and tp in group.owned):
             partitions += 1
-            lag += lag_of(broker, *place, position)
+            lag += lag_of(broker, *tp, position)
     if not partitions and group is None:
         return None
     state = broker.groups.state(name)
@@ -273,7 +273,7 @@ def _queue(queue: Queue, topic: BrokerTopic) -> Generator[None, None, TopicGroup
 
 
 def _queue_partitions(queue: Queue, topic: BrokerTopic) -> Iterable[QueuePartition | None]:
-    """The queue's partitions of a topic, by the shorter way; None for each that was in the way."""
+    """The queue's partitions of a topic, by the shorter search; None for each skipped one."""
     parts = queue.partitions
     if len(parts) < len(topic.partitions):
         for (number, _), part in list(parts.items()):
@@ -328,10 +328,10 @@ def _by_idleness(
 
 
 def is_transaction(producer_id: int) -> bool:
-    """Whether an id is the broker's own, for what a transaction publishes."""
+    """Whether an id is the broker's own, for messages of transactions."""
     return producer_id > PRODUCER_ID_MAX
 
 
 def _text(name: str) -> str:
-    """A name as JSON can have it."""
+    """A name in valid JSON."""
     return name[:_NAME_LENGTH_MAX].encode(errors="replace").decode()

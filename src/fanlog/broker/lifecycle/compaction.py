@@ -8,16 +8,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime
-from fanlog.errors import FanlogError, InvalidArgumentError, LogFailedError
+from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format.codecs import UnpackLimits
+from fanlog.log.compacting import CompactionTask
 from fanlog.log.compaction import Compaction
-from fanlog.log.faults import write_error
 from fanlog.log.group_commit import Done
-from fanlog.log.rewrite import Rewritten
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -29,10 +28,22 @@ class _CompactionRequest(NamedTuple):
     done: Done | None
 
 
+class ReplicatedLogs(Protocol):
+    """The copies of the logs on other machines."""
+
+    def tombstones_end(self, partition: Partition) -> int:
+        """The offset before which everybody who copies the log has had its tombstones."""
+        ...
+
+    def compacted(self, partition: Partition, until: int, now_us: int) -> None:
+        """The log was compacted up to an offset, by a time: its copies follow."""
+        ...
+
+
 class Compactions:
-    """All of it belongs to the loop, but for the steps of a run. `shrunk` hears of a partition
-    whose log has lost records before an offset; `stopping` ends a run early; `now_us` is the
-    clock that tombstones are deleted by."""
+    """Everything but the steps of a run happens on the loop. `shrunk` is called with a partition
+    whose log has lost records before an offset. `stopping` ends a run early. `now_us` is the clock
+    for the age of tombstones."""
 
     def __init__(
         self,
@@ -40,15 +51,20 @@ class Compactions:
         shrunk: Callable[[Partition, int], None],
         stopping: Callable[[], bool],
         now_us: Callable[[], int],
+        *,
         limits: UnpackLimits,
+        replicated: ReplicatedLogs,
     ) -> None:
         self._runtime = runtime
+        self._replicated = replicated
         self._now_us = now_us
         self._shrunk = shrunk
         self._stopping = stopping
         self._limits = limits
         self._queue: deque[_CompactionRequest] = deque()
         self._running: _CompactionRequest | None = None
+        self._task: CompactionTask | None = None
+        self._closed = False
 
     def check(self, topics: Iterable[BrokerTopic]) -> Iterator[None]:
         """Queues logs that are worth compacting. Checks one topic per step."""
@@ -79,8 +95,15 @@ class Compactions:
             if fault is not None:
                 raise fault
 
+    def close(self) -> None:
+        """Nothing works in the folder any more, and nobody is called back. `stopping` must say so
+        already."""
+        self._closed = True
+        if self._task is not None:
+            self._task.halt()
+
     def _next(self) -> None:
-        while self._running is None and self._queue:
+        while self._running is None and self._queue and not self._closed:
             self._running = self._queue.popleft()
             self._begin(self._running)
 
@@ -96,6 +119,7 @@ class Compactions:
                 lambda: self._stopping() or not _is_compacted(partition.topic),
                 everything=wanted.done is not None,
                 limits=self._limits,
+                tombstones_end=self._replicated.tombstones_end(partition),
             )
         except FanlogError as fault:
             self._end(wanted, fault)
@@ -103,39 +127,30 @@ class Compactions:
         if run is None:
             self._end(wanted, partition.log.failure)
             return
+        self._task = CompactionTask(
+            partition.log,
+            run,
+            partition.name,
+            self._runtime.in_background,
+            may_swap=lambda: self._may_swap(partition, run),
+            done=lambda fault: self._ended(wanted, run, fault),
+        )
+        self._task.begin()
 
-        def proven(fault: Exception | None) -> None:
-            # The batches prove their producers until they are rewritten.
-            if fault is None:
-                self._step(wanted, run)
-            else:
-                gone = partition.topic.deleted
-                self._end(wanted, None if gone else _failed(partition, fault))
-                self._next()
+    def _may_swap(self, partition: Partition, run: Compaction) -> bool:
+        """Whether the topic was not altered meanwhile, and nobody has begun to copy the log who
+        would not get the tombstones."""
+        passed = self._replicated.tombstones_end(partition)
+        return _is_compacted(partition.topic) and run.tombstones_until <= passed
 
-        partition.log.when_proven(proven)
-
-    def _step(self, wanted: _CompactionRequest, run: Compaction) -> None:
-        self._runtime.in_background(run.step, lambda got: self._stepped(wanted, run, got))
-
-    def _stepped(
-        self, wanted: _CompactionRequest, run: Compaction, got: Rewritten | Exception | None
+    def _ended(
+        self, wanted: _CompactionRequest, run: Compaction, fault: FanlogError | None
     ) -> None:
         partition = wanted.partition
-        if isinstance(got, Rewritten) and not _is_compacted(partition.topic):
-            # The topic was altered meanwhile: the new file is not used, and the next step deletes
-            # it.
-            self._step(wanted, run)
-            return
-        if isinstance(got, Rewritten):
-            try:
-                run.swap(got)
-            except OSError as fault:
-                got = fault
-            else:
-                self._step(wanted, run)
-                return
-        if got is None:
+        if partition.topic.deleted:
+            fault = None
+        elif fault is None:
+            self._replicated.compacted(partition, run.end, run.now_us)
             if run.removed_records:
                 self._shrunk(partition, run.end)
                 logger.info(
@@ -144,13 +159,11 @@ class Compactions:
                     run.removed_records,
                     run.freed_bytes,
                 )
-            self._end(wanted, None)
-        else:
-            self._end(wanted, _failed(partition, got))
+        self._end(wanted, fault)
         self._next()
 
     def _end(self, wanted: _CompactionRequest, fault: FanlogError | None) -> None:
-        self._running = None
+        self._running = self._task = None
         if fault is not None and wanted.done is None:
             logger.warning("%s is not compacted: %s", wanted.partition.name, fault)
         if wanted.done is not None:
@@ -158,7 +171,7 @@ class Compactions:
 
 
 def _is_compacted(topic: BrokerTopic) -> bool:
-    """Whether it is there, and to be compacted. That may change while it is."""
+    """Whether the topic exists and is a compacted one. That may change while it is."""
     return topic.settings.cleanup == "compact" and not topic.deleted
 
 
@@ -166,18 +179,3 @@ def _settle(ended: asyncio.Future[FanlogError | None], fault: FanlogError | None
     """Calls back, unless the caller has given up."""
     if not ended.done():
         ended.set_result(fault)
-
-
-def _failed(partition: Partition, fault: Exception) -> FanlogError:
-    """The error of a run. That it could not write its own files has harmed nothing; that the log
-    could not be synced has."""
-    log = partition.log
-    if isinstance(fault, LogFailedError):
-        log.fail(fault)
-        return fault
-    if isinstance(fault, OSError):
-        return write_error(fault, partition.name, "Compacting")
-    if isinstance(fault, FanlogError):
-        return fault
-    logger.error("compacting %s failed: %r", partition.name, fault, exc_info=fault)
-    return FanlogError(f"Compacting {partition.name} failed: {fault!r}. Please report this.")

@@ -1,14 +1,14 @@
 """Raising a topic's durability from os to fsync, while it is in use.
 
-1. All that the logs hold is synced in a thread, and so is the topic's new description. Until then
+1. A thread syncs everything that the logs hold, and the topic's new description. Until then
    messages come in, and are acknowledged, with durability os.
-2. On the loop the topic's partitions become fsync ones. The next commit syncs their files once
-   more, for what has come since, before it journals the first piece of theirs: so no message is
-   acknowledged as fsync whose predecessors a power cut could take.
-3. When that commit is durable, whoever asked is answered.
+2. On the loop the topic's partitions become fsync ones. Before the next sync journals their first
+   piece, it syncs their files once more, for what has come since. So no message is acknowledged as
+   fsync while a power cut could take its predecessors.
+3. When that sync is done, the request is answered.
 
-After a crash in between the topic has either durability, and nobody was promised more. Other
-changes of the topic wait until it is done.
+After a crash in between, the topic has one durability or the other, and nobody was promised more.
+Other changes of the topic wait until it is done.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class DurabilityRaise:
         self._waiting: dict[BrokerTopic, deque[Callable[[], None]]] = {}
 
     def postpones(self, topic: BrokerTopic, call: Callable[[], None], done: TopicDone) -> bool:
-        """Whether another change of a topic has to wait: then `call` makes it later, and `done`
-        hears what it raises."""
+        """Whether another change of a topic has to wait. If so, `call` makes it later, and `done`
+        gets the error if it raises one."""
         waiting = self._waiting.get(topic)
         if waiting is None:
             return False
@@ -48,7 +48,7 @@ class DurabilityRaise:
         def later() -> None:
             try:
                 if topic.deleted:
-                    raise _deleted(topic)
+                    raise topic_deleted(topic)
                 call()
             except FanlogError as fault:
                 done(fault)
@@ -57,8 +57,8 @@ class DurabilityRaise:
         return True
 
     def begin(self, topic: BrokerTopic, settings: TopicSettings, done: TopicDone) -> None:
-        """Gives a topic these settings, of which the durability is fsync and was os. Raises what
-        speaks against it at once."""
+        """Gives a topic these settings, which raise its durability from os to fsync. Raises at once
+        if it can't."""
         # The journal may have to be made, for which there may be no room.
         self._turns.prepare_sync()
         self._store.track_unsynced(topic.stored)
@@ -88,14 +88,14 @@ class DurabilityRaise:
 
     def _as_fault(self, topic: BrokerTopic, result: Exception | None) -> FanlogError | None:
         if topic.deleted:
-            return _deleted(topic)
+            return topic_deleted(topic)
         if result is None or isinstance(result, FanlogError):
             return result
         return FanlogError(f"Syncing {topic.name} failed: {result!r}. Please report this.")
 
     def _end(self, topic: BrokerTopic, result: BrokerTopic | FanlogError, done: TopicDone) -> None:
         waiting = self._waiting.pop(topic)
-        done(_deleted(topic) if topic.deleted else result)
+        done(topic_deleted(topic) if topic.deleted else result)
         while waiting:
             waiting.popleft()()
             behind = self._waiting.get(topic)
@@ -105,5 +105,5 @@ class DurabilityRaise:
                 return
 
 
-def _deleted(topic: BrokerTopic) -> TopicDeletedError:
+def topic_deleted(topic: BrokerTopic) -> TopicDeletedError:
     return TopicDeletedError(f"Topic {topic.name!r} was deleted.")

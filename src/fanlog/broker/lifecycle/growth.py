@@ -1,18 +1,23 @@
 """Growing a topic: more partitions, while everything runs.
 
-Durable names, groups and queues are given their place in each new partition, its first record,
-before there is one: whoever is away must not leave anything out. Then the new count is made
-durable, and only then does anybody hear of it. A crash in between leaves places in partitions that
-are not there. Nobody looks at them, and they are right when the topic grows after all.
+First the positions of durable names, groups and queues are stored: each begins with the first
+record of a new partition, so that an absent reader skips nothing. There may be very many: they are
+written some at a time. Then the new count is made durable, and after that everybody is notified. A
+crash in between leaves positions in partitions that do not exist. Nobody reads them, and they are
+right when the topic does grow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.lifecycle.durability_raise import TopicDone
 from fanlog.broker.messages.topics import BrokerTopic
+from fanlog.broker.queues.queue import Queue
 from fanlog.broker.settings import changed
+from fanlog.broker.state.ledger import Done
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -26,9 +31,14 @@ from fanlog.model import TopicSettings
 if TYPE_CHECKING:
     from fanlog.broker.lifecycle.ports import GrowthPorts
 
+# Positions written at once: about a millisecond of the loop.
+_STARTS_A_WRITE = 1000
+_END = object()
+
 
 def wanted_growth(topic: BrokerTopic, partitions: int) -> TopicSettings | None:
-    """The settings of a topic with so many partitions; None if it has as many already."""
+    """The settings of a topic with this number of partitions; None if it has that number
+    already."""
     settings = changed("topic", topic.settings, {"partitions": partitions})
     now = len(topic.partitions)
     if partitions == now:
@@ -54,10 +64,10 @@ def grow(
     positions_max: int,
     done: TopicDone,
     *,
-    prepared: frozenset[str] = frozenset(),
+    prepared: frozenset[Queue] = frozenset(),
 ) -> None:
-    """Gives a topic so many partitions, tells everyone, and then `done`. Raises what speaks
-    against it at once; `prepared` are the queues that have their place already."""
+    """Gives a topic this number of partitions, notifies everybody, and then calls `done`. Raises at
+    once if it can't. `prepared` are the queues that already have their positions."""
 
     def again() -> None:
         grow(broker, topic, partitions, positions_max, done, prepared=prepared)
@@ -69,11 +79,14 @@ def grow(
         done(topic)
         return
     coming = range(len(topic.partitions), settings.partitions)
-    queues = broker.queues.prepare_growth(topic, coming, prepared)
-    if not _commit_places(broker, topic, coming, positions_max) and not queues:
+    names = _names_without_start(broker, topic, coming, positions_max)
+    queues = [queue for queue in broker.queues.growing(topic) if queue not in prepared]
+    if not names and not queues:
         _grow_now(broker, topic, settings)
         done(topic)
         return
+
+    ready: set[Queue] = set()
 
     def durable(fault: FanlogError | None) -> None:
         try:
@@ -81,40 +94,115 @@ def grow(
                 raise fault
             if topic.deleted:
                 raise TopicDeletedError(f"Topic {topic.name!r} was deleted before it had grown.")
-            # Who has come meanwhile is to have its place too.
-            grow(broker, topic, partitions, positions_max, done, prepared=prepared | queues)
+            # Readers that came meanwhile need their positions, too.
+            grow(broker, topic, partitions, positions_max, done, prepared=prepared.union(ready))
         except FanlogError as refused:
             done(refused)
 
-    # A power cut must not keep the new count and lose the places.
-    broker.internal.when_durable(durable)
+    # A power cut must not keep the new count and lose the positions.
+    _write_in_turns(broker, _starts(broker, topic, coming, names, queues, ready=ready), durable)
+
+
+def _write_in_turns(broker: GrowthPorts, writes: Iterator[None], done: Done) -> None:
+    """Goes through `writes`, and calls `done` when the last one is durable. Each follows when the
+    one before has taken effect, because all entries of one sync take effect in the same turn.
+    Raises if the first one fails."""
+
+    def more() -> None:
+        try:
+            written = next(writes, _END) is not _END
+        except FanlogError as fault:
+            done(fault)
+            return
+        if written:
+            wait()
+        else:
+            done(None)
+
+    def durable(fault: FanlogError | None) -> None:
+        if fault is None:
+            broker.slices.later(more)
+        else:
+            done(fault)
+
+    def wait() -> None:
+        broker.internal.when_durable(durable)
+
+    next(writes, None)
+    wait()
+
+
+def _starts(
+    broker: GrowthPorts,
+    topic: BrokerTopic,
+    coming: range,
+    names: list[str],
+    queues: list[Queue],
+    *,
+    ready: set[Queue],
+) -> Iterator[None]:
+    """Writes the first record of each new partition as the position of these names and queues, some
+    at a time. Ends early if the topic has grown or is gone: then other partitions are new. Queues
+    that have all of theirs are then `ready`."""
+    parts = [
+        coming[first : first + _STARTS_A_WRITE] for first in range(0, len(coming), _STARTS_A_WRITE)
+    ]
+    for_queues = ((queue, indexes) for queue in queues for indexes in parts)
+    positions = [
+        tuple(Position(topic.name, i, 0, broker.epoch, topic.number) for i in indexes)
+        for indexes in parts
+    ]
+    for_names = ((name, some) for name in names for some in positions)
+    # As many parts as have about this number of positions together.
+    at_once = _STARTS_A_WRITE // len(parts[0])
+    while True:
+        if topic.deleted or len(topic.partitions) != coming.start:
+            return
+        queued = list(islice(for_queues, at_once))
+        for queue, indexes in queued:
+            broker.queues.write_starts(queue, topic, indexes)
+            if indexes is parts[-1]:
+                ready.add(queue)
+        named = list(islice(for_names, at_once - len(queued)))
+        if not queued and not named:
+            return
+        # One that was deleted meanwhile must not come back.
+        known = [(name, some) for name, some in named if _follows(broker, name, topic)]
+        if known:
+            broker.durable.commit_positions(known)
+        yield
+
+
+def _follows(broker: GrowthPorts, name: str, topic: BrokerTopic) -> bool:
+    """Whether a name still needs a start in new partitions. One that is being deleted is looked at
+    again when that has taken effect."""
+    if broker.durable.is_forgotten(name):
+        return False
+    return broker.durable.is_in(name, topic.name) or name in broker.groups.following(topic)
 
 
 def _grow_now(broker: GrowthPorts, topic: BrokerTopic, settings: TopicSettings) -> None:
-    # What was published before comes before what will be, also to who follows all partitions.
+    # Readers of all partitions get what was published before the growth first.
     broker.turns.end()
     new = broker.catalog.grow(topic, settings)
     broker.events.grown(topic, new)
 
 
-def _commit_places(
+def _names_without_start(
     broker: GrowthPorts, topic: BrokerTopic, coming: range, positions_max: int
-) -> bool:
-    """Commits, for all who have committed in the topic and all groups that follow it, that they
-    begin with the first record. False if all have a place already."""
+) -> list[str]:
+    """The names that have committed in the topic, and the groups that follow it, as far as they
+    have no position in the new partitions. The last partition gets its position last."""
     durable = broker.durable
     names = [
         name
         for name in sorted(durable.names_in(topic.name) | broker.groups.following(topic))
-        if any(durable.position(name, topic.name, index) is None for index in coming)
+        if durable.position(name, topic.name, coming[-1]) is None
     ]
     if durable.count + len(names) * len(coming) > positions_max:
         raise LimitError(
             f"This broker holds {durable.count} positions of durable names. {len(names)} of them "
-            f"follow {topic.name!r}, and would have one in each new partition: more than there "
-            "may be. " + allow_more("broker.durable_positions_max")
+            f"follow {topic.name!r}, and would have one in each new partition, which is above the "
+            "limit. " + allow_more("broker.durable_positions_max")
         )
-    places = tuple(Position(topic.name, index, 0, broker.epoch) for index in coming)
-    for name in names:
-        durable.commit([(name, places)])
-    return bool(names)
+    return names

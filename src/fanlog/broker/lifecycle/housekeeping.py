@@ -2,8 +2,8 @@
 producers and names that are long idle, inboxes that nobody reads, topics that expire, logs to
 compact.
 
-It goes over all topics in slices. Topics that come meanwhile are looked at the next time, and
-those that go are left out.
+It goes over all topics in slices. It skips topics that are deleted meanwhile, and visits new ones
+the next time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Housekeeping:
         self._running = False
 
     def begin(self) -> None:
-        """Does all of it, or begins to. Nothing if the last time is not over yet."""
+        """Begins the housekeeping. Does nothing while the last one is not over."""
         if not self._running:
             self._running = True
             self._broker.slices.in_slices(self._steps(), self._ended)
@@ -59,11 +59,7 @@ class Housekeeping:
         inboxes: list[BrokerTopic] = []
         expiring: list[BrokerTopic] = []
         for topic in list(broker.catalog):
-            for partition in topic.partitions:
-                if not topic.deleted:
-                    self.retain(partition, now_us)
-                yield
-            broker.events.truncated(topic)
+            yield from self.retain(topic, now_us)
             if is_inbox(topic.name) and not topic.deleted:
                 inboxes.append(topic)
             if topic.settings.expire_seconds and not topic.deleted:
@@ -84,12 +80,21 @@ class Housekeeping:
                 self._broker.delete_topic(topic.name)
             yield
 
-    def retain(self, partition: Partition, now_us: int) -> None:
-        """Deletes what a partition's topic does not keep any longer."""
+    def retain(self, topic: BrokerTopic, now_us: int) -> Iterator[None]:
+        """Deletes what a topic does not keep any longer, and notifies its followers once. It may be
+        deleted meanwhile."""
+        for partition in topic.partitions:
+            if not topic.deleted:
+                self._retain(partition, now_us)
+            yield
+        if not topic.deleted:
+            self._broker.events.truncated(topic)
+
+    def _retain(self, partition: Partition, now_us: int) -> None:
         log = partition.log
         tail_bytes = log.tail.bytes
         try:
-            log.retain(now_us)
+            log.retain(now_us, partition.visible_end)
         except FanlogError as fault:
             logger.error("retention of %s failed: %s", partition.name, fault)
         self._broker.turns.resized(partition, tail_bytes)

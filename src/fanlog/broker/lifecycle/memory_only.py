@@ -1,5 +1,5 @@
 """A broker without a data folder, for code that is written for one with a folder: topics that ask
-to be kept on disk live in memory. Whoever asked for more is told by its client."""
+to be kept on disk live in memory. The client warns a program that asked for more."""
 
 from __future__ import annotations
 

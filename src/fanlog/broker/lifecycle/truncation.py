@@ -1,13 +1,12 @@
 """Deleting a topic's records before an offset: checked for all partitions before the first one is
-touched, so that a wrong request deletes nothing. A topic may have thousands of partitions: they go
-in slices, and whoever follows the topic hears of all of them once."""
+touched, so that a wrong request deletes nothing. A topic may have thousands of partitions: they are
+deleted in slices, and the followers of the topic are notified once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.topics import BrokerTopic, Partition
-from fanlog.broker.messages.turns import Turns
 from fanlog.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
@@ -19,34 +18,18 @@ if TYPE_CHECKING:
     from fanlog.broker.lifecycle.ports import TruncationPorts
 
 
-def delete_records(
-    topic: BrokerTopic, offsets: dict[int, int], turns: Turns
-) -> list[PartitionOffset]:
-    """Deletes what is before these offsets, one for each partition; where each begins now. Each
-    waits for the disk."""
-    starts: list[PartitionOffset] = []
-    for partition, offset in check_deletion(topic, offsets):
-        tail_bytes = partition.log.tail.bytes
-        try:
-            start = partition.log.delete_before(offset)
-        finally:
-            turns.resized(partition, tail_bytes)
-        starts.append(PartitionOffset(partition.index, start))
-    return starts
-
-
 async def delete_in_slices(
     broker: TruncationPorts, checked: list[tuple[Partition, int]]
 ) -> list[PartitionOffset]:
-    """The same for what `check_deletion` returned, but threads wait for the disk, and others have
-    their turns in between."""
+    """Deletes what `check_deletion` has returned; where each partition begins now. Threads wait for
+    the disk, and others have their turns in between."""
     starts: list[PartitionOffset] = []
     try:
         async for partition, offset in broker.slices.each(checked):
             start = await _delete_in_thread(broker, partition, offset)
             starts.append(PartitionOffset(partition.index, start))
     finally:
-        # Once for all of them, because who hears of it looks at every partition of the topic.
+        # Once for all of them, because each subscriber checks every partition of the topic.
         if starts and not checked[0][0].topic.deleted:
             broker.events.truncated(checked[0][0].topic)
     return starts
@@ -72,7 +55,7 @@ async def _delete_in_thread(broker: TruncationPorts, partition: Partition, offse
 
 
 def check_deletion(topic: BrokerTopic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
-    """The partitions that are to begin at these offsets; raises if one of them can't."""
+    """The partitions that will begin at these offsets; raises if one of them can't."""
     return [(_partition(topic, index, offset), offset) for index, offset in offsets.items()]
 
 

@@ -1,4 +1,4 @@
-"""The audience of a partition: everybody who waits for its next messages, in one place.
+"""The audience of a partition: everybody who waits for its next messages.
 
 There are two kinds. A cursor at the visible end gets each piece from the fan-out: the batches as
 they are, or a view of them. A wake is called once, when more becomes visible or the topic goes, and
@@ -84,7 +84,7 @@ class PartitionAudience(Generic[C]):
             self.wakes.pop(wake, None)
 
     def wake(self) -> None:
-        """There is more, or nothing comes any more. Whoever waits further is added again."""
+        """There is more, or nothing comes any more. Those who keep waiting register again."""
         wakes, self.wakes = self.wakes, None
         for wake in wakes or ():
             wake()

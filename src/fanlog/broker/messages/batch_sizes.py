@@ -62,7 +62,7 @@ class Sizes:
     def fault(
         self, topic: BrokerTopic, body: bytes, codec: int, flags: int, count: int
     ) -> FanlogError | None:
-        """What speaks against a batch of this size. `body` begins with what its checksum covers."""
+        """Why a batch of this size is refused. `body` begins with what its checksum covers."""
         size = CLIENT_PART_AT + len(body)
         if codec:
             at = CLIENT_PART.size + sizes_at(flags, count)

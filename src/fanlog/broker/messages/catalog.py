@@ -1,4 +1,4 @@
-"""Which topics there are, by name, by number and by pattern; making, growing and deleting them."""
+"""All topics, found by name, by number and by pattern. Creates, grows and deletes them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Catalog:
         own = name.startswith(INTERNAL_PREFIX)
         if not own and self.public_count >= self._options.topics_max:
             raise TooManyTopicsError(
-                f"This broker has {self.public_count} topics, as many as it may. Delete some. "
+                f"This broker has {self.public_count} topics, which is the limit. Delete some. "
                 + allow_more("broker.topics_max")
             )
         topic = BrokerTopic(self._store.create(name, settings))

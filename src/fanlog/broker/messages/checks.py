@@ -1,8 +1,8 @@
 """Batches for compacted topics are decoded before they are taken: compaction must be able to read
-them. It is the one place between socket and log that looks at records.
+them. Nothing else between socket and log looks at records.
 
-In a turn of the loop only so much is decoded at once (`unpack_loop_bytes_max`). What is past it is
-decoded in a thread; until then its connection waits in front of that batch, and nobody else does.
+A turn of the loop decodes at most `unpack_loop_bytes_max`. A thread decodes the rest; only the
+connection of that batch waits for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What clients may put into the topic of delayed messages. It is looked at before it is taken, so
-that whoever reads the topic can rely on it."""
+"""What clients may put into the topic of delayed messages. Batches are checked before they are
+accepted, so that readers of the topic can rely on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fanlog.errors import FanlogError, FormatError, InvalidArgumentError
 from fanlog.format.columns import ColumnReader
 from fanlog.format.schedules import NONCE_BYTES, checked_id, decode_delayed
 
-# Looking at a record takes about as long as unpacking so many bytes.
+# Checking a record takes about as long as unpacking this number of bytes.
 RECORD_WORK_BYTES = 256
 
 _check_target = lru_cache(maxsize=1024)(check_public_name)

@@ -22,9 +22,9 @@ _NAME_LENGTH_MAX = 255
 
 
 class DropKind(StrEnum):
-    """What there is beside a `GapReason`: a reader that was cut off, as it chose, and knows where
-    to go on; a batch that its producer made wrong, left out for all who read it in another form;
-    and notes past `drops_pending_max`, of which it is not kept whose and where they are."""
+    """The kinds besides each `GapReason`. `disconnected`: the reader chose to be disconnected, and
+    knows where to resume. `unreadable`: a batch does not decode, so readers of its views skip it.
+    `more`: notes past `drops_pending_max`, which name no reader and no offsets."""
 
     DISCONNECTED = "disconnected"
     UNREADABLE = "unreadable"

@@ -39,7 +39,7 @@ class Expiry:
     def due(
         self, topics: Iterable[BrokerTopic], now_us: int, monotonic_us: int
     ) -> Iterator[BrokerTopic | None]:
-        """Those whose time is over, one after the other; None in place of each that stays."""
+        """The expired topics, one after the other; None in place of each topic that stays."""
         known, self._empty_since_us = self._empty_since_us, {}
         for topic in topics:
             last_us = max(partition.last_time_us for partition in topic.partitions)

@@ -23,9 +23,15 @@ from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.views import LivePiece, Renderer
 from fanlog.broker.messages.wire_forms import AnyView
 from fanlog.broker.ports import Runtime
-from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
+from fanlog.errors import (
+    DamagedError,
+    FanlogError,
+    OffsetOutOfRangeError,
+    SlowReaderError,
+    UnavailableError,
+)
 from fanlog.format.header import read_header
-from fanlog.format.web_views import RecordView
+from fanlog.format.record_views import RecordView
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy
 
@@ -183,8 +189,8 @@ class FanOut:
         together, self._together = self._together, {}
         for outlet, cursors in together.items():
             both = [(c.partition, c.view) for c in cursors]
-            places = tuple((p, v) for p, v in both if v and not isinstance(v, RecordView))
-            composed, records = self._renderer.compose(places)
+            keys = tuple((p, v) for p, v in both if v and not isinstance(v, RecordView))
+            composed, records = self._renderer.compose(keys)
             try:
                 sent = outlet.send(composed)
             except BlockingIOError:
@@ -208,7 +214,7 @@ class FanOut:
         cursor.partition.readers += 1
 
     def start(self, cursor: Cursor) -> None:
-        """Sends it what there is; then it is live."""
+        """Sends the cursor all existing messages; then it is live."""
         cursor.started = True
         self.pump(cursor)
 
@@ -262,7 +268,8 @@ class FanOut:
         rest."""
 
         def rendered(shown: memoryview) -> None:
-            # By the loop: what was kept is there at once, and its offset is not known yet.
+            # Through the loop: a kept rendering calls back at once, before `next_offset` has a
+            # value.
             self._runtime.soon(lambda: self._rendered(cursor, shown, next_offset))
 
         partition, first = cursor.partition, cursor.offset
@@ -277,7 +284,7 @@ class FanOut:
             self._continue(cursor)
 
     def resume(self, outlet: Outlet) -> None:
-        """The outlet takes bytes again: the cursors that waited for it go on, in turn."""
+        """The outlet takes bytes again: the cursors that waited for it resume, in turn."""
         waiting, outlet.waiting = outlet.waiting, []
         if len(waiting) > 1 and waiting[0].several:
             self._pump_together(outlet, waiting)
@@ -352,7 +359,7 @@ class FanOut:
                 self._disconnect(cursor)
 
     def _park(self, cursor: Cursor) -> bool:
-        """True if the cursor can't go on now; it is then where it will be woken from."""
+        """True if the cursor can't continue now. Then it is registered where it will be woken."""
         subscription = cursor.subscription
         if subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return True
@@ -451,6 +458,10 @@ class FanOut:
             self._push(cursor, [got.data], got.next_offset)
         elif isinstance(got, DamagedError):
             self._lose(cursor, max(got.next, cursor.offset + 1), GapReason.DAMAGED)
+        elif isinstance(got, UnavailableError):
+            # Another node has it, and will be the primary: the client connects again and resumes.
+            cursor.outlet.evict(got)
+            return
         elif not isinstance(got, OffsetOutOfRangeError):
             error = got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}")
             logger.error("reading %s failed: %r", cursor.partition.topic.name, got)

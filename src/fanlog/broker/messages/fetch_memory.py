@@ -107,14 +107,14 @@ class FetchMemory:
         if self._now_us() - self._accounts[outlet].held_us > self._stall_us:
             outlet.evict(
                 LimitError(
-                    "The answers to fetches of all connections hold as much memory as they may, "
-                    "and this client did not take its own in time. Read faster, or fetch less at "
-                    "once. " + allow_more("broker.fetch_memory_bytes", "broker.fetch_stall_seconds")
+                    "The answers to fetches of all connections fill the memory for them, and this "
+                    "client did not read its own in time. Read faster, or fetch less at once. "
+                    + allow_more("broker.fetch_memory_bytes", "broker.fetch_stall_seconds")
                 )
             )
 
     def _settle(self, outlet: Outlet, account: _Account) -> None:
-        """Lets those go on that may now."""
+        """Resumes the fetches that have room now."""
         waiting = account.waiting
         while waiting and self._within_share(account, waiting[0].size):
             fetch = waiting.popleft()

@@ -1,5 +1,5 @@
-"""Inboxes: topics in memory to which the answers to one client's requests go. Whoever left one
-behind did not say goodbye; it goes when nobody has read it for a while."""
+"""Inboxes: topics in memory to which the answers to one client's requests go. A client that ends
+without a goodbye leaves its inbox behind. It is deleted when nobody has read it for a while."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inboxes:
         self._unread_since_us: dict[str, int] = {}
 
     def left_behind(self, inboxes: Iterable[BrokerTopic], now_us: int) -> list[str]:
-        """Those that nobody has read for too long, and that are to be deleted."""
+        """Inboxes to delete, because nobody has read them for too long."""
         unread = [topic.name for topic in inboxes if not any(p.readers for p in topic.partitions)]
         known = self._unread_since_us
         self._unread_since_us = {name: known.get(name, now_us) for name in unread}

@@ -150,7 +150,7 @@ class Intake:
     ) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
-        A refusal goes to the origin and the rest goes on; bad bytes raise FormatError. `reserved`
+        A refusal goes to the origin, and the rest is taken; bad bytes raise FormatError. `reserved`
         is for the broker's own producers, whose ids no client may use, and `staged` for batches of
         a committed transaction. It stops in front of a batch that is decoded in a thread first; its
         origin is `checking` then.
@@ -361,7 +361,7 @@ class Intake:
         claimed: _Claimed,
         data: bytes,
     ) -> bool:
-        """Looks at a batch; True if it was turned away. Raises `NotYetError` if it is to be offered
+        """Checks a batch; True if it was refused. Raises `NotYetError` if the caller must offer it
         again."""
         at = claimed.at
         header = read_header(data, at)

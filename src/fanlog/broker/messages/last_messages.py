@@ -1,6 +1,6 @@
 """Where the last N messages of a topic begin, over all its partitions in the order of time.
 
-Only headers of batches are looked at, from the end backwards in steps: compaction may have left few
+It reads only the headers of batches, from the end backwards in steps: compaction may have left few
 records within many offsets.
 """
 
@@ -16,7 +16,7 @@ from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import SPARSE
 from fanlog.model import Start
 
-# A page shows far fewer. Every batch of them is looked at.
+# A page shows far fewer. It reads the header of every batch of them.
 LAST_MAX = 10_000
 _READ_BYTES = 1 << 20
 _EARLIEST = Start("earliest")
@@ -56,7 +56,7 @@ def check_last(count: int) -> int:
 async def last_offsets(
     source: OffsetSource, partitions: Sequence[Partition], count: int
 ) -> dict[int, int]:
-    """For each partition the offset from which on its share of the last `count` messages is."""
+    """The offset in each partition where its share of the last `count` messages begins."""
     check_last(count)
     if len(partitions) == 1 and not _has_holes(partitions[0]):
         (only,) = partitions
@@ -83,7 +83,7 @@ def _has_holes(partition: Partition) -> bool:
 
 
 async def _last_runs(source: OffsetSource, partition: Partition, count: int) -> list[_RecordRun]:
-    """At least the last `count` records of a partition, if it has so many."""
+    """At least the last `count` records of a partition, or all if there are fewer."""
     end = partition.visible_end
     span = count
     while True:
@@ -109,7 +109,7 @@ async def _runs(
         try:
             pieces = await _fetched(source, partition, offset)
         except FanlogError:
-            # What can't be read is told to the reader when it comes there.
+            # The reader learns about unreadable records when it gets there.
             return runs
         if not pieces:
             return runs

@@ -35,8 +35,8 @@ from fanlog.errors import (
     TopicDeletedError,
     allow_more,
 )
+from fanlog.format.record_views import RecordView, Where, snapshot_chunks
 from fanlog.format.web import RenderedRecords
-from fanlog.format.web_views import RecordView, Where, snapshot_chunks
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import SendBuffer
@@ -355,8 +355,8 @@ class LatestTables:
         """Begins to keep the latest values of a topic, or keeps them for one more."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
-                f"Topic {topic.name!r} is not compacted, so that it has no latest value of a key. "
-                "Subscribe without `latest`, or make the topic with cleanup=compact."
+                f"Topic {topic.name!r} is not compacted, so it has no latest values. Subscribe "
+                "without `latest`, or create the topic with cleanup=compact."
             )
         self._uses[topic] = self._uses.get(topic, 0) + 1
         for partition in topic.partitions:
@@ -384,7 +384,7 @@ class LatestTables:
             self._forget(topic, _deleted(topic))
 
     def drop(self, table: _LatestTable, fault: FanlogError) -> None:
-        """Ends a table that can't go on."""
+        """Ends a table that can't continue."""
         for partition, known in list(self._tables.items()):
             if known is table:
                 del self._tables[partition]

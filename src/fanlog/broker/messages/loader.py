@@ -71,8 +71,8 @@ class Loader:
 
     def forget(self, partition: Partition) -> None:
         """Drops a partition's cached blocks, because its files have changed."""
-        place = (partition.topic.number, partition.index)
-        for key in [key for key in self._cache if key[:2] == place]:
+        partition_key = (partition.topic.number, partition.index)
+        for key in [key for key in self._cache if key[:2] == partition_key]:
             self._cache_bytes -= len(self._cache.pop(key).data)
 
     def _loaded(self, key: _BlockKey, result: Block | Exception) -> None:

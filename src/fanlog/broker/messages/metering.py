@@ -1,10 +1,9 @@
-"""What publishers use, beside what they may: rates of users and topics, and quotas.
+"""Compares what publishers use with what they may use: rates of users and topics, and quotas.
 
 Law: no work for a record or a batch, and none at all while nothing is limited. A read of a
 connection is counted by how far it has moved its partitions; topics are charged once a turn, with
-what it stored.
-Back-pressure comes first: a connection above its rate is not read for a while. Who owes more than
-`limits.pause_seconds_max` is refused.
+what it stored. Back-pressure comes first: a connection above its rate is not read for a while. A
+publisher that would have to wait longer than `limits.pause_seconds_max` is refused.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class Metering:
         """`guarded`: there are accounts, which may have limits of their own."""
         self._options = options
         self.now_us = now_us
-        # Partitions that the intake puts something of a watched publisher into, and where they
-        # went on before. None: nobody is watched.
+        # Partitions that the intake puts something of a watched publisher into, and the
+        # offset at which they continued before. None: nobody is watched.
         self._touched: dict[Partition, int] | None = None
         self._pauses = self._refusals = 0
         self._table = RateTable(options)
@@ -233,7 +232,7 @@ class Metering:
             self._look()
 
     def recount(self, topic: BrokerTopic) -> None:
-        """Something of a topic may be gone."""
+        """Messages of a topic may have been deleted."""
         if topic.limits is not None:
             topic.limits.recount(stored_bytes_of(topic))
 

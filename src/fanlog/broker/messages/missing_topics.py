@@ -1,5 +1,5 @@
-"""Readers and topics that are not there. Law: reading creates no topic. A reader waits for its
-topic, and is told so; or it asked for an error instead."""
+"""Readers of topics that do not exist. Law: reading creates no topic. A reader waits for its topic,
+and is notified of that; or it asked for an error instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fanlog.format.messages import Notice
 from fanlog.format.patterns import parent_of
 from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
 
-# Makes a topic that is there as soon as somebody reads it. None if it can't be made here.
+# Creates a topic that exists as soon as somebody reads it. None if it can't be created here.
 OpenForReader = Callable[[str], BrokerTopic | None]
 
 
@@ -35,7 +35,7 @@ def maybe_topic(
 
 
 def check_awaited(name: str, missing: MissingPolicy) -> None:
-    """Raises for a reader that does not wait for its topic, which is not there."""
+    """Raises for a reader that does not wait for its missing topic."""
     if missing == "wait":
         return
     if name.startswith(STREAM_PREFIX):

@@ -1,4 +1,4 @@
-"""Whether a position still means what it meant: the one place that decides it.
+"""Decides whether a position still means what it meant.
 
 A position is an offset, the epoch in which it was reached, and the number of its topic. A crash
 can take the end of a log, and a topic can be deleted and made again; then other records have the
@@ -17,7 +17,7 @@ from fanlog.model import Durability
 
 
 def known_until(partition: Partition, epoch: int, now: int) -> int:
-    """Up to which offset a log is what it was in an epoch; -1 if nothing of it is. `now` is the
+    """The offset up to which a log is unchanged since an epoch; -1 if nothing is. `now` is the
     broker's epoch."""
     if partition.durability is Durability.MEMORY:
         return partition.visible_end if epoch == now else -1
@@ -34,7 +34,8 @@ def is_valid(partition: Partition, position: Position, now: int) -> bool:
 
 
 def continue_at(partition: Partition, position: Position, now: int) -> int:
-    """Where a reader goes on: at its position, or else where the log parted from what it knew."""
+    """Where a reader resumes: at its position, or where the log parted from the one that it
+    knew."""
     if is_valid(partition, position, now):
         return position.offset
     start = min(partition.log.start_offset, partition.visible_end)
@@ -45,8 +46,8 @@ def continue_at(partition: Partition, position: Position, now: int) -> int:
 
 
 def checked_position(topic: BrokerTopic, position: Position, now: int) -> Position:
-    """A position that is to be committed, with the epoch and the number of its topic. Raises if it
-    is not one of this topic's log."""
+    """A position to commit, with the epoch and the number of its topic. Raises if it is not one of
+    this topic's log."""
     if position.number not in (0, topic.number):
         raise FencedError(
             f"This position is of another topic {topic.name!r}, which was deleted; nothing was "
@@ -58,7 +59,7 @@ def checked_position(topic: BrokerTopic, position: Position, now: int) -> Positi
         missing = no_partition(topic.name, len(topic.partitions), position.partition)
         raise InvalidArgumentError(str(missing))
     partition = topic.partitions[position.partition]
-    # Who does not know the epoch means the log as it is now.
+    # A position without an epoch means the log as it is now.
     position = msgspec.structs.replace(position, epoch=position.epoch or now, number=topic.number)
     if is_valid(partition, position, now):
         return position
@@ -71,5 +72,5 @@ def checked_position(topic: BrokerTopic, position: Position, now: int) -> Positi
     raise FencedError(
         f"What was read before offset {position.offset} is not in {where} any more: the broker was "
         "restarted, and a crash took the end of the log, or it lives in memory. Nothing was "
-        "committed. Readers are told of the gap, and where they go on."
+        "committed. Readers get a gap event, and resume behind the gap."
     )

@@ -1,8 +1,8 @@
 """What was published, in the log at level debug: a line for each topic and tick that brought any.
 
-Law: publishing pays nothing for it. Nobody is called for a message or a batch: ten times a second
-the ends of the partitions are compared with those of the last look, and only where the level is
-debug and something was published at all.
+Law: publishing pays nothing for it. There is no call for a message or a batch. If the level is
+debug and something was published, the ends of the partitions are compared with the last ones, ten
+times a second.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ class Reading:
                 partition,
                 offset,
                 lambda got: done(
-                    _as_fault(got) if isinstance(got, Exception) else [_within(got.data, bytes_max)]
+                    _as_fault(got)
+                    if isinstance(got, Exception)
+                    else [batches_within(got.data, bytes_max)]
                 ),
                 self._bytes_at_length(bytes_max) if at_length else 0,
             )
@@ -130,7 +132,7 @@ class Reading:
         )
 
 
-def _within(data: memoryview, bytes_max: int) -> memoryview:
+def batches_within(data: memoryview, bytes_max: int) -> memoryview:
     """As many whole batches as fit, and one at least."""
     if len(data) <= bytes_max:
         return data

@@ -29,9 +29,9 @@ _ENTRIES_BYTES_MAX = TRACED_RECORDS_MAX * ENTRY_BYTES
 
 
 class SampledBatch(msgspec.Struct, frozen=True):
-    """A sampled batch. It stands at `at` in what the intake takes, and what says that it is sampled
-    at `begin`. Its records get the offsets from `base` up to `next`. `marks` may still be the bytes
-    that the publisher sent."""
+    """A sampled batch. It begins at `at` in the bytes that the intake takes; the TRACED frame that
+    names its sampled records begins at `begin`. Its records get the offsets from `base` up to
+    `next`. `marks` may still be the bytes that the publisher sent."""
 
     begin: int
     at: int
@@ -100,8 +100,8 @@ class Sampled:
             )
 
     def not_taken(self, at: int) -> int:
-        """The batch at `at` was not taken. Where the intake stops if the batch has to wait: in
-        front of what says that it is sampled."""
+        """The batch at `at` was not taken. Returns where the intake stops if the batch has to wait:
+        before its TRACED frame."""
         if self.noted and self.noted[-1].at == at:
             return self.noted.pop().begin
         return at

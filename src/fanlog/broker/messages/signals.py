@@ -1,5 +1,5 @@
-"""The topic of signals between processes. It is in memory, and short: signals are live only. Who
-was away for a moment is better off with what others say next."""
+"""The topic of signals between processes. It is in memory, and short: signals are live only. A
+process that missed some gets newer ones soon."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ Topics in memory are not a part of the stream."""
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -39,7 +40,7 @@ class Replicas(Protocol):
         ...
 
     def send(self, turn: StreamTurn) -> None:
-        """Sends a turn to the followers. `TurnStream.commit` may be called in here."""
+        """Sends a turn to the followers. `TurnStream.advance` may be called in here."""
         ...
 
     def synced(self, position: int) -> None:
@@ -47,7 +48,21 @@ class Replicas(Protocol):
         ...
 
     def failed(self, fault: FanlogError) -> None:
-        """This broker could not sync: it must not go on as the primary."""
+        """This broker could not sync: it must not stay the primary."""
+        ...
+
+    def tombstones_end(self, partition: Partition) -> int:
+        """The offset before which every connected follower has had a log's tombstones."""
+        ...
+
+    def when_confirmed(self, resume: Callable[[], None], /) -> None:
+        """Resumes when the followers have said, after this call, that this broker is still the
+        primary. They are asked with the next turn, or with `ask`."""
+        ...
+
+    def ask(self) -> None:
+        """A turn has ended, and there is nothing to send: asks the followers if somebody waits for
+        their answers."""
         ...
 
 
@@ -66,7 +81,7 @@ class _Held(NamedTuple):
     position: int
     follows: bool
     number: int
-    go_on: Callable[[], None]
+    resume: Callable[[], None]
 
 
 class TurnStream:
@@ -83,7 +98,6 @@ class TurnStream:
         self.pending_bytes = 0
         # Called when something was committed: a turn has to end soon.
         self.on_commit: Callable[[], None] = _nothing
-        self._store = store
         self._events: list[ReplicaEvent] = []
         self._pieces: list[ReplicaPiece] = []
         # Pieces that this broker has not synced: how many, by position, the oldest first.
@@ -129,6 +143,28 @@ class TurnStream:
     def _start_moved(self, owner: Owner, start: int) -> None:
         self._add_event(ReplicaEvent(owner.topic, partition=owner.partition, start=start))
 
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        """A job or a partition is assigned, which no two clients may have. Resumes when the client
+        may learn of it."""
+        if self.replicas is None:
+            resume()
+            return
+        self.replicas.when_confirmed(resume)
+        # The turn that ends next asks.
+        self.on_commit()
+
+    def tombstones_end(self, partition: Partition) -> int:
+        """The offset before which tombstones may go, as far as replicas are concerned."""
+        return sys.maxsize if self.replicas is None else self.replicas.tombstones_end(partition)
+
+    def compacted(self, partition: Partition, until: int, now_us: int) -> None:
+        """A log was compacted: its copies are compacted, too."""
+        if self.replicas is not None:
+            number, index = partition.topic.number, partition.index
+            self._add_event(
+                ReplicaEvent(number, partition=index, compacted_until=until, compacted_us=now_us)
+            )
+
     def _add_event(self, event: ReplicaEvent) -> None:
         # A new topic must be known before its first piece, which may be in the same turn; and what
         # is deleted comes after its last one.
@@ -139,7 +175,10 @@ class TurnStream:
 
     def end_turn(self) -> None:
         """The turn has appended all that it appends."""
-        if self.replicas is None or not (self._pieces or self._events):
+        if self.replicas is None:
+            return
+        if not (self._pieces or self._events):
+            self.replicas.ask()
             return
         self.position += 1
         turn = StreamTurn(self.position, self._events, self._pieces)
@@ -153,25 +192,25 @@ class TurnStream:
     # What waits
 
     def hold(
-        self, durability: Durability, go_on: Callable[[], None], *, position: int = -1
+        self, durability: Durability, resume: Callable[[], None], *, position: int = -1
     ) -> None:
-        """Goes on when everything that was appended up to now, or up to `position`, is
+        """Resumes when everything that was appended up to now, or up to `position`, is
         committed."""
         position = self.open_position if position < 0 else position
         if durability is Durability.FSYNC:
-            self._hold_synced(position, go_on, follows=False)
+            self._hold_synced(position, resume, follows=False)
         elif position <= self.written and not self._for_written:
-            go_on()
+            resume()
         else:
-            self._for_written.append((position, go_on))
+            self._for_written.append((position, resume))
 
-    def after_all(self, go_on: Callable[[], None]) -> None:
-        """Goes on when everything up to now is committed and synced, and has taken effect."""
-        self._hold_synced(self.open_position, go_on, follows=True)
+    def after_all(self, resume: Callable[[], None]) -> None:
+        """Resumes when everything up to now is committed and synced, and has taken effect."""
+        self._hold_synced(self.open_position, resume, follows=True)
 
-    def _hold_synced(self, position: int, go_on: Callable[[], None], *, follows: bool) -> None:
+    def _hold_synced(self, position: int, resume: Callable[[], None], *, follows: bool) -> None:
         self._count += 1
-        heappush(self._for_synced, _Held(position, follows, self._count, go_on))
+        heappush(self._for_synced, _Held(position, follows, self._count, resume))
         if position <= self.synced:
             self._release()
 
@@ -200,32 +239,34 @@ class TurnStream:
         oldest = next(iter(self._unsynced), self.position + 1)
         self.replicas.synced(min(oldest - 1, self.position))
 
-    def commit(self, written: int, synced: int) -> None:
+    def advance(self, written: int, synced: int) -> None:
         """Everything up to these positions is on all replicas that must have it."""
         if written <= self.written and synced <= self.synced:
             return
         self.written = max(written, self.written)
         self.synced = max(synced, self.synced)
         sizes, everywhere = self._sizes, min(self.written, self.synced)
+        pending_bytes = self.pending_bytes
         while sizes and sizes[0][0] <= everywhere:
             self.pending_bytes -= sizes.popleft()[1]
-        self._release()
+        self._release(relieved=self.pending_bytes < pending_bytes)
 
-    def _release(self) -> None:
+    def _release(self, *, relieved: bool = False) -> None:
         ready: list[Callable[[], None]] = []
         waiting = self._for_written
         while waiting and waiting[0][0] <= self.written:
             ready.append(waiting.popleft()[1])
         held = self._for_synced
         while held and held[0].position <= self.synced:
-            ready.append(heappop(held).go_on)
-        for go_on in ready:
+            ready.append(heappop(held).resume)
+        for resume in ready:
             try:
-                go_on()
+                resume()
             except Exception:
                 # One that fails must not stop the others.
                 logger.exception("What waited for replicas failed.")
-        self.on_commit()
+        if ready or relieved:
+            self.on_commit()
 
 
 def _nothing() -> None:

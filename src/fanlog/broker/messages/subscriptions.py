@@ -59,7 +59,7 @@ class TopicWatcher(Protocol):
 
 
 class CommittedPositions(Protocol):
-    """Where readers with a durable name go on, which `state/durable_names.py` keeps."""
+    """Where readers with a durable name resume. `state/durable_names.py` has these positions."""
 
     def position(self, name: str, topic: str, partition: int) -> Position | None: ...
 

@@ -1,5 +1,6 @@
-"""Topic events: a topic was created, has grown, was truncated or deleted. Whoever keeps something
-about topics subscribes once, and no change to a topic knows who that is.
+"""Topic events: a topic was created, has grown, was altered, truncated or deleted. Every part that
+keeps something about topics subscribes once. Code that changes a topic does not know the
+subscribers.
 
 Subscribers run in the order in which they subscribed, on the loop, within the turn of the change.
 """
@@ -18,6 +19,7 @@ class TopicEvents:
     def __init__(self) -> None:
         self._created: list[TopicEvent] = []
         self._grown: list[GrowthEvent] = []
+        self._altered: list[TopicEvent] = []
         self._truncated: list[TopicEvent] = []
         self._deleted: list[TopicEvent] = []
 
@@ -26,6 +28,7 @@ class TopicEvents:
         *,
         created: TopicEvent | None = None,
         grown: GrowthEvent | None = None,
+        altered: TopicEvent | None = None,
         truncated: TopicEvent | None = None,
         deleted: TopicEvent | None = None,
     ) -> None:
@@ -33,6 +36,8 @@ class TopicEvents:
             self._created.append(created)
         if grown is not None:
             self._grown.append(grown)
+        if altered is not None:
+            self._altered.append(altered)
         if truncated is not None:
             self._truncated.append(truncated)
         if deleted is not None:
@@ -46,6 +51,11 @@ class TopicEvents:
         """`new` are the partitions that it has got."""
         for call in self._grown:
             call(topic, new)
+
+    def altered(self, topic: BrokerTopic) -> None:
+        """It has other settings."""
+        for call in self._altered:
+            call(topic)
 
     def truncated(self, topic: BrokerTopic) -> None:
         """Records at the begin of its partitions are gone."""

@@ -33,7 +33,7 @@ class TopicLimits:
         self._share.end()
 
     def maybe_fault(self, pause_seconds_max: float) -> FanlogError | None:
-        """What speaks against publishing to the topic now."""
+        """Why the topic accepts no messages now."""
         if self.rates is not None and self.rates.in_debt:
             now_us = self._now_us()
             if self.rates.debt_seconds(now_us) > pause_seconds_max:

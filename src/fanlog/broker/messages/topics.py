@@ -97,13 +97,13 @@ class Partition:
         return f"{self.topic.name}/{self.index}"
 
     def keep_audience(self) -> PartitionAudience[Cursor]:
-        """Who waits for its next messages, made when there is first somebody."""
+        """The readers that wait for its next messages. It is made for the first one."""
         if self.audience is None:
             self.audience = PartitionAudience()
         return self.audience
 
     def remember_producers(self) -> dict[int, Producer]:
-        """The producers by their ids, made when there is first one to remember."""
+        """The producers by their ids. The dict is made for the first one."""
         if self.producers is None:
             self.producers = {}
             self.log.keep_producers(self._producer_histories)
@@ -161,7 +161,7 @@ class BrokerTopic:
         self.counters: ReaderCounters | None = None
         # Since the start.
         self.published_bytes = 0
-        # Of the last scan for metrics: how much there was, and messages and bytes per second. None
+        # From the last scan for metrics: the totals, and the messages and bytes per second. None
         # while it is idle.
         self.seen_messages = 0
         self.seen_bytes = 0
@@ -180,7 +180,7 @@ class BrokerTopic:
         return new
 
     def count(self) -> ReaderCounters:
-        """The counters, made when there is first something to count."""
+        """The counters. They are made when there is something to count."""
         if self.counters is None:
             self.counters = ReaderCounters()
         return self.counters

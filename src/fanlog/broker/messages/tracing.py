@@ -1,9 +1,9 @@
 """Sampled batches on their way through the broker: an `append` span from the socket until readers
 may see them, and `deliver` spans when they go out.
 
-Law: a batch that is not sampled costs nothing here. Whoever publishes says in front of a batch
-which of its records are sampled (`format/trace_context.py`), so that nobody looks into records.
-What is followed is bounded: by time, by the spans of a second, and by spans for each batch.
+Law: a batch that is not sampled costs nothing here. A publisher says in front of a batch which of
+its records are sampled (`format/trace_context.py`), so that nobody looks into records. What is
+followed is bounded: by time, by the spans of a second, and by spans for each batch.
 
 What happens on the hot path is written down by `Sampled`, and `settle` makes spans of it: a few
 times a second, when there is enough of it, and before anybody looks.
@@ -127,7 +127,7 @@ class Traces:
         sampled = self.sampled
         begin, size, traced = at, len(data), bool(sampled.noted)
         if traced:
-            # That is the first batch, and the intake gets what begins with it.
+            # The marks are about the first batch, with which the intake begins.
             sampled.noted = [msgspec.structs.replace(one, begin=0, at=0) for one in sampled.noted]
         while size - at >= PREFIX_BYTES:
             length, kind = PREFIX.unpack_from(data, at)

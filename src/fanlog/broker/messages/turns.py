@@ -5,7 +5,10 @@ messages go into the logs, one append for each partition, however many publisher
 entry goes into its log at once, so that its writer learns of a full disk. From there on both are
 equal. When the durability of a partition has accepted a piece, and in a cluster its replicas have
 (`stream.py`), the next turn end makes it visible, applies its effects, fans it out, and
-acknowledges it, in this order."""
+acknowledges it, in this order.
+
+It is long because everything that is appended goes through here, with or without a sync, and with
+or without replicas."""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ class _Accepted(NamedTuple):
 
 
 class Turns:
-    """`dirty` holds the partitions that took something in this turn; `Intake` fills it."""
+    """`dirty` holds the partitions that took something in this turn; `Intake` fills it.
+
+    It has many fields, because each step of a turn leaves its results to the next, and every batch
+    passes here: an object for each step would cost every batch."""
 
     def __init__(
         self,
@@ -107,7 +113,7 @@ class Turns:
         partition. It becomes visible with the turn."""
         if header.base_offset != partition.next_offset:
             raise ValueError(
-                f"{partition.name} goes on at {partition.next_offset}, not {header.base_offset}."
+                f"{partition.name} continues at {partition.next_offset}, not {header.base_offset}."
             )
         if partition.parts is None or partition.submissions is None:
             partition.parts, partition.submissions = [], []
@@ -168,7 +174,7 @@ class Turns:
         self._relief.append(call)
 
     def forget_topic(self, topic: BrokerTopic) -> None:
-        """A deleted topic: whoever waits for more of it hears that none comes."""
+        """A deleted topic: those who wait for more of it are woken, and find that none comes."""
         for partition in topic.partitions:
             self.forget(partition)
             if partition.audience is not None:
@@ -250,11 +256,13 @@ class Turns:
 
     def _hold(self, accepted: _Accepted, position: int = -1) -> None:
         """Accepts a piece when the replicas have it, too."""
-        self.stream.hold(
-            accepted.partition.durability,
-            lambda: self._accepted.append(accepted),
-            position=position,
-        )
+
+        def accept() -> None:
+            self._accepted.append(accepted)
+            # This turn may be past that: a repeat of what is committed waits for nothing else.
+            self.schedule()
+
+        self.stream.hold(accepted.partition.durability, accept, position=position)
 
     def _committed(self) -> None:
         """Replicas have some more of the stream."""
@@ -289,9 +297,11 @@ class Turns:
         def synced(fault: FanlogError | None) -> None:
             accepted = _Accepted(partition, piece, next_offset, submissions, fault, done)
             if stream is not None and fault is None:
+                # The turn ends when it is committed.
                 self._hold(accepted, position)
-            else:
-                self._accepted.append(accepted)
+                stream.end_sync(position, None)
+                return
+            self._accepted.append(accepted)
             if stream is not None:
                 stream.end_sync(position, fault)
             self.schedule()

@@ -23,7 +23,7 @@ from fanlog.format.header import HEADER_BYTES, BatchHeader, Bytes
 T = TypeVar("T")
 # Decoding a record takes about as long as unpacking this many bytes.
 _RECORD_BYTES = 4
-# Rendering one as JSON takes this much longer, and its bytes a share of what unpacking takes.
+# Rendering one as JSON costs this much more, and its bytes a share of the cost of unpacking.
 _RENDERED_RECORD_BYTES = 12
 _RENDERED_SHARE = 16
 # Bytes decoded at once in a thread, unless a single batch is larger.

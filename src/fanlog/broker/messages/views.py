@@ -1,15 +1,15 @@
 """Views: the same messages in another wire form, rendered once and shared by all its readers.
 
-A piece that has just become visible is rendered once for each view that live cursors have; for
-those that fell behind, rendered pieces are kept a while. What a listener has just taken apart to
-publish it is offered here, so that nobody has to take the batch apart again in the same turn; and
-it is recorded in which order it came, for readers of several partitions who are used to one order.
+A piece that has just become visible is rendered once for each view that live cursors have. Rendered
+pieces are kept for a while, for cursors that fell behind. A listener offers the messages that it
+has just decoded to publish them, so that nobody decodes the batch again in the same turn. It also
+records their order, for readers of several partitions that expect one order.
 
 A piece that takes long to decode is rendered in a thread, some batches at a time. Its readers leave
 the live pass for it, and each gets it before what comes behind it.
 
-There are views over values, and views over whole records (`format/web_views.py`): those share the
-decoded batches of a turn, and are never sent a record before the one that a reader wants.
+There are views over values, and views over whole records (`format/record_views.py`): those share
+the decoded batches of a turn, and never show a record before the one that a reader wants.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.header import read_header
+from fanlog.format.record_views import Decoded, RecordView
 from fanlog.format.web import RenderedRecords, Unreadable
-from fanlog.format.web_views import Decoded, RecordView
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -105,20 +105,20 @@ class Renderer:
         piece_before, decoded = self._decoded.get(partition, (b"", ()))
         return decoded if piece_before is piece else None
 
-    def compose(self, places: tuple[ViewKey, ...]) -> tuple[bytes, int]:
+    def compose(self, keys: tuple[ViewKey, ...]) -> tuple[bytes, int]:
         """The messages of this turn in these views, in the order of publishing, and their number:
         for readers of several partitions. Readers with the same views share it."""
-        composed = self._composed.get(places)
+        composed = self._composed.get(keys)
         if composed is None:
             views: dict[Partition, list[View]] = {}
-            for partition, view in places:
+            for partition, view in keys:
                 views.setdefault(partition, []).append(view)
             runs = [run for run in self._runs if run[0] in views]
             recorded = {partition for partition, _ in runs}
             runs += [(p, self._shown[p]) for p in views if p not in recorded]
             joined = b"".join(_rendered(views[partition], values) for partition, values in runs)
             records = sum(len(values) * len(views[partition]) for partition, values in runs)
-            composed = self._composed[places] = joined, records
+            composed = self._composed[keys] = joined, records
         return composed
 
     def end_turn(self) -> None:
@@ -239,7 +239,7 @@ class Renderer:
 
 
 class LivePiece:
-    """A piece that has just become visible, decoded when its first view is asked for."""
+    """A piece that has just become visible. It is decoded for its first view."""
 
     __slots__ = ("_base_offset", "_decoded", "_partition", "_piece", "_renderer", "_values")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fanlog.format.web_views import RecordView
+from fanlog.format.record_views import RecordView
 
 Values = Sequence[bytes | None]
 

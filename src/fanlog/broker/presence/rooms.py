@@ -65,33 +65,33 @@ class _User:
     """One user in one room. The newest connection's info is the user's, and stays known when the
     last one has gone. A user may have very many: guests who share a name."""
 
-    __slots__ = ("_newest", "absent_since", "info", "places")
+    __slots__ = ("_newest", "absent_since", "info", "members")
 
     def __init__(self) -> None:
-        self.places: dict[ConnectionKey, PresenceMember] = {}
+        self.members: dict[ConnectionKey, PresenceMember] = {}
         self.info = b""
         self.absent_since: float | None = None
         # A heap with the newest in front. Of those that have gone or changed, some are still in it.
         self._newest: list[tuple[int, ConnectionKey]] = []
 
-    def put(self, place: ConnectionKey, member: PresenceMember) -> None:
-        self.places[place] = member
-        heapq.heappush(self._newest, (-member.order, place))
-        if len(self._newest) > 2 * len(self.places) + 16:
-            self._newest = [(-known.order, at) for at, known in self.places.items()]
+    def put(self, key: ConnectionKey, member: PresenceMember) -> None:
+        self.members[key] = member
+        heapq.heappush(self._newest, (-member.order, key))
+        if len(self._newest) > 2 * len(self.members) + 16:
+            self._newest = [(-known.order, at) for at, known in self.members.items()]
             heapq.heapify(self._newest)
         self._settle()
 
-    def take(self, place: ConnectionKey) -> bool:
-        if self.places.pop(place, None) is None:
+    def take(self, key: ConnectionKey) -> bool:
+        if self.members.pop(key, None) is None:
             return False
         self._settle()
         return True
 
     def _settle(self) -> None:
-        while self.places:
-            order, place = self._newest[0]
-            member = self.places.get(place)
+        while self.members:
+            order, key = self._newest[0]
+            member = self.members.get(key)
             if member is not None and member.order == -order:
                 self.info = member.info
                 return
@@ -100,14 +100,22 @@ class _User:
 
 
 class _Room:
-    __slots__ = ("connections", "counted_at", "dirty", "large", "told", "told_count", "users")
+    __slots__ = (
+        "announced",
+        "announced_count",
+        "connections",
+        "counted_at",
+        "dirty",
+        "large",
+        "users",
+    )
 
     def __init__(self) -> None:
         self.users: dict[str, _User] = {}
         self.connections = 0
         # What watchers know: each user's info. None: nobody watches.
-        self.told: dict[str, bytes] | None = None
-        self.told_count = 0
+        self.announced: dict[str, bytes] | None = None
+        self.announced_count = 0
         self.dirty: set[str] = set()
         self.large = False
         self.counted_at = float("-inf")
@@ -121,39 +129,37 @@ class Rooms:
         self.grace_seconds = limits.grace_seconds
         self._rooms: dict[str, _Room] = {}
         self._dirty: dict[str, None] = {}
-        # Who has no connection left, in the order in which their time is up.
+        # Users without a connection, in the order in which their grace ends.
         self._absent: deque[tuple[float, str, str]] = deque()
         # Connections in rooms, in all.
         self.size = 0
 
     # Who comes and goes
 
-    def put(self, topic: str, place: ConnectionKey, member: PresenceMember) -> None:
+    def put(self, topic: str, key: ConnectionKey, member: PresenceMember) -> None:
         room = self._rooms.get(topic)
         if room is None:
             room = self._rooms[topic] = _Room()
         user = room.users.get(member.user)
         if user is None:
             user = room.users[member.user] = _User()
-        if place not in user.places:
+        if key not in user.members:
             room.connections += 1
             self.size += 1
-        user.put(place, member)
+        user.put(key, member)
         user.absent_since = None
         self._note(topic, room, member.user)
 
-    def take(
-        self, topic: str, place: ConnectionKey, name: str, now: float, *, at_once: bool
-    ) -> None:
+    def take(self, topic: str, key: ConnectionKey, name: str, now: float, *, at_once: bool) -> None:
         """A connection of a user has gone. `at_once`: it has been gone for longer than the grace
         time, for all that is known."""
         room = self._rooms.get(topic)
         user = None if room is None else room.users.get(name)
-        if room is None or user is None or not user.take(place):
+        if room is None or user is None or not user.take(key):
             return
         room.connections -= 1
         self.size -= 1
-        if not user.places:
+        if not user.members:
             if at_once or not self._limits.grace_seconds:
                 self._remove(topic, room, name)
                 return
@@ -179,12 +185,12 @@ class Rooms:
     def _remove(self, topic: str, room: _Room, name: str) -> None:
         del room.users[name]
         self._note(topic, room, name)
-        if not room.users and room.told is None:
+        if not room.users and room.announced is None:
             self._rooms.pop(topic, None)
             self._dirty.pop(topic, None)
 
     def _note(self, topic: str, room: _Room, name: str) -> None:
-        if room.told is not None:
+        if room.announced is not None:
             room.dirty.add(name)
             self._dirty[topic] = None
 
@@ -195,7 +201,7 @@ class Rooms:
         room = self._rooms.get(topic)
         if room is None:
             room = self._rooms[topic] = _Room()
-        if room.told is None:
+        if room.announced is None:
             room.large = len(room.users) > self._limits.list_max
             self._tell_all(room)
 
@@ -204,15 +210,15 @@ class Rooms:
         room = self._rooms.get(topic)
         if room is None:
             return
-        room.told = None
+        room.announced = None
         room.dirty.clear()
         self._dirty.pop(topic, None)
         if not room.users:
             del self._rooms[topic]
 
     def _tell_all(self, room: _Room) -> None:
-        room.told = {} if room.large else {name: u.info for name, u in room.users.items()}
-        room.told_count = len(room.users)
+        room.announced = {} if room.large else {name: u.info for name, u in room.users.items()}
+        room.announced_count = len(room.users)
         room.dirty.clear()
 
     def take_changes(self, now: float) -> list[RoomChange]:
@@ -236,39 +242,39 @@ class Rooms:
         most = self._limits.list_max
         if not room.large and len(room.users) > most:
             room.large = True
-            room.told = {}
+            room.announced = {}
         elif room.large and len(room.users) <= most * 3 // 4:
             room.large = False
             # `_listed` then tells everybody.
-            room.told_count = -1
+            room.announced_count = -1
 
     def _counted(self, topic: str, room: _Room, now: float) -> RoomChange | None:
         room.dirty.clear()
         count = len(room.users)
-        if count == room.told_count:
+        if count == room.announced_count:
             return None
-        room.told_count = count
+        room.announced_count = count
         room.counted_at = now
         return RoomChange(topic=topic, count=count)
 
     def _listed(self, topic: str, room: _Room) -> RoomChange | None:
         count = len(room.users)
-        if room.told_count < 0:
+        if room.announced_count < 0:
             self._tell_all(room)
             return RoomChange(topic=topic, count=count, users=_list(room))
-        told = room.told if room.told is not None else {}
+        announced = room.announced if room.announced is not None else {}
         joined: list[RoomUser] = []
         left: list[str] = []
         for name in sorted(room.dirty):
             user = room.users.get(name)
             if user is None:
-                if told.pop(name, None) is not None:
+                if announced.pop(name, None) is not None:
                     left.append(name)
-            elif told.get(name) != user.info:
-                told[name] = user.info
-                joined.append(RoomUser(name, len(user.places), user.info))
+            elif announced.get(name) != user.info:
+                announced[name] = user.info
+                joined.append(RoomUser(name, len(user.members), user.info))
         room.dirty.clear()
-        room.told_count = count
+        room.announced_count = count
         if not joined and not left:
             return None
         return RoomChange(topic=topic, count=count, joined=joined, left=left)
@@ -288,8 +294,8 @@ class Rooms:
         room = self._rooms.get(topic)
         if room is None:
             return []
-        # Those who watch it are told changes only while it is not large.
-        large = room.large if room.told is not None else False
+        # Its watchers get changes only while it is small.
+        large = room.large if room.announced is not None else False
         return None if large or len(room.users) > self._limits.list_max else _list(room)
 
     def sizes(self) -> Iterator[RoomSize]:
@@ -305,4 +311,4 @@ class Rooms:
 
 def _list(room: _Room) -> list[RoomUser]:
     users = room.users
-    return [RoomUser(name, len(users[name].places), users[name].info) for name in sorted(users)]
+    return [RoomUser(name, len(users[name].members), users[name].info) for name in sorted(users)]

@@ -60,7 +60,7 @@ class RosterLimits:
 
 
 class _Process:
-    """Another process: what it has at `version`, and what of it is on its way."""
+    """Another process: its members at `version`, and its changes that are still to come."""
 
     __slots__ = (
         "applying",
@@ -107,7 +107,7 @@ class Roster:
         self._beat_at = float("-inf")
         self._ticked_at = now
         self._hello = True
-        # What others had, and this process had no room for.
+        # Connections of other processes that this process had no room for.
         self.left_out = 0
 
     @property
@@ -135,12 +135,12 @@ class Roster:
     def leave(self, topic: str, connection: str, now: float) -> None:
         member = self._own.pop((topic, connection), None)
         if member is not None:
-            place = (self.process, connection)
-            self._rooms.take(topic, place, member.user, now, at_once=False)
+            connection_key = (self.process, connection)
+            self._rooms.take(topic, connection_key, member.user, now, at_once=False)
             self._changes.append(PresenceChange(topic, connection))
 
     def stop(self) -> None:
-        """Says goodbye: the others need not wait until this process is not heard of."""
+        """Says goodbye, so that the others need not wait until this process times out."""
         self._flush()
         self._out.append(encode_signal(Bye(self.process)))
 
@@ -164,7 +164,7 @@ class Roster:
             self._hello = False
         for name, process in list(self._others.items()):
             if now - process.heard_at > limits.timeout_seconds:
-                logger.info("process %s is not heard of any more", name)
+                logger.info("process %s sends no heartbeats any more", name)
                 self._drop(name, now, at_once=limits.timeout_seconds >= self._rooms.grace_seconds)
 
     def _forgive(self, now: float) -> None:
@@ -224,7 +224,7 @@ class Roster:
         return bool(self._work)
 
     def take_signals(self) -> list[bytes]:
-        """What is to be sent to all others."""
+        """What to send to all others."""
         out, self._out = self._out, []
         return out
 
@@ -303,11 +303,11 @@ class Roster:
 
     def _change(self, name: str, process: _Process, change: PresenceChange, now: float) -> None:
         key = (change.topic, change.connection)
-        place = (name, change.connection)
+        connection_key = (name, change.connection)
         known, member = process.members.get(key), change.member
         if known is not None and (member is None or member.user != known.user):
             del process.members[key]
-            self._rooms.take(change.topic, place, known.user, now, at_once=False)
+            self._rooms.take(change.topic, connection_key, known.user, now, at_once=False)
         if member is None:
             return
         if key not in process.members and self._rooms.size >= self._limits.connections_max:
@@ -317,13 +317,13 @@ class Roster:
         if not is_info(member.info, self._limits.info_bytes_max):
             member = PresenceMember(member.user, b"", member.order)
         process.members[key] = member
-        self._rooms.put(change.topic, place, member)
+        self._rooms.put(change.topic, connection_key, member)
 
     def _take_part(self, name: str, process: _Process, part: PresencePart, now: float) -> None:
         if part.version <= process.version or part.version < process.parts_version:
             return
         if process.applying:
-            # What comes with it is not newer by much, and what is missing then is asked for.
+            # What comes with it is not much newer, and this process asks for the rest.
             process.asked_at = now
             return
         if part.version > process.parts_version:
@@ -386,7 +386,7 @@ class Roster:
         for count, (key, member) in enumerate(process.members.items()):
             again = self._others.get(name)
             back = None if again is None else again.members.get(key)
-            # The process may be heard of again meanwhile, with the same connection.
+            # The process may have sent something again meanwhile, with the same connection.
             if back is None or back.user != member.user:
                 self._rooms.take(key[0], (name, key[1]), member.user, now, at_once=at_once)
             if count % _PART_CONNECTIONS == 0:

@@ -131,8 +131,8 @@ class Jobs:
         return due_us
 
     def ready(self, first: int, next: int, priority: int, now_us: int) -> OffsetRange | None:
-        """The first jobs between the two, which have this priority, that may go out now. Those
-        that have to wait for it are looked for by `due` from now on."""
+        """The first jobs between the two, which have this priority, that may go out now. From now
+        on `due` finds those that have to wait for it."""
         waits: list[OffsetRange] = []
         ready: OffsetRange | None = None
         for span in self.spans.within(first, min(next, self.next)):
@@ -233,9 +233,9 @@ class Jobs:
         self._reach(next)
         return self.finish(first, next)
 
-    def held(self, worker: str, first: int, next: int) -> list[JobSpan]:
-        """Parts of the leases that a worker has between the two."""
-        return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
+    def settling(self, worker: str, first: int, next: int) -> list[JobSpan]:
+        """Jobs between the two that a worker had when it said what became of them."""
+        return [s for s in self.spans.within(first, next) if _is_settling(s, worker)]
 
     def dead(self, first: int, next: int) -> list[OffsetRange]:
         """The dead jobs in a range that are not stored yet."""
@@ -255,12 +255,13 @@ class Jobs:
         reason: str,
         deliveries_max: int,
     ) -> tuple[list[JobSpan], list[OffsetRange]]:
-        """A worker gives up on jobs. Returns those that have failed too often, and are dead,
-        and those that the worker did not have."""
+        """A worker has given up on jobs, and they were marked then (`settle`). Returns those that
+        have failed too often, and are dead, and those that the worker did not have. A lease that
+        it got since then is another one."""
         dead: list[JobSpan] = []
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
-            if not _is_held(span, worker):
+            if not _is_settling(span, worker):
                 late.append((span.first, span.next))
             elif self._failed(span, due, reason, deliveries_max):
                 dead.append(span)
@@ -481,6 +482,10 @@ class Jobs:
                 heap.append((span.due_us, span.first, span.next))
         for heap in (self._deadlines, self._due, *self._urgent.values()):
             heapq.heapify(heap)
+
+
+def _is_settling(span: JobSpan, worker: str) -> bool:
+    return span.state in _SETTLING and span.worker == worker
 
 
 def _is_held(span: JobSpan, worker: str) -> bool:

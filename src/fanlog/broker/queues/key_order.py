@@ -33,7 +33,7 @@ class KeyOrder:
             self.parked += 1
 
     def known_within(self, first: int, next: int) -> list[int]:
-        """The jobs between two offsets that stand in a line, in order."""
+        """The jobs between two offsets that wait in a line, in order."""
         if next - first <= len(self._keys):
             return [offset for offset in range(first, next) if offset in self._keys]
         return sorted(offset for offset in self._keys if first <= offset < next)

@@ -88,7 +88,7 @@ class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-# Up to which offset a partition is what it was in an epoch; by topic, number, partition and epoch.
+# The offset up to which a partition is unchanged; by topic, number, partition and epoch.
 KnownUntil = Callable[[str, int, int, int], int]
 
 
@@ -127,8 +127,8 @@ class QueueLedger:
         self.write_or_owe = self._ledger.write_or_owe
 
     def load(self, known_until: KnownUntil) -> list[StoredQueue]:
-        """All queues. What was said of jobs that a crash took does not count for those that have
-        their offsets now."""
+        """Loads all queues. Entries about jobs that a crash took do not count for the new jobs at
+        their offsets."""
         queues: dict[str, StoredQueue] = {}
 
         def take(key: bytes, value: bytes | None) -> None:
@@ -145,8 +145,8 @@ class QueueLedger:
                     queues[name].partitions.pop((topic, partition), None)
             else:
                 said = _decode_partition(value)
-                # Without its queue: all of a partition's state, whose queue's own entry is lost.
-                # A change is about a dead letter of a queue that was deleted meanwhile.
+                # An entry without its queue. With all of a partition's state, the queue's own entry
+                # is lost. A change is about a dead letter of a queue that was deleted meanwhile.
                 if name in queues or said.floor is not None:
                     queue = queues.setdefault(name, StoredQueue(name))
                     end = known_until(topic, said.number, partition, said.epoch)

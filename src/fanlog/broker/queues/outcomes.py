@@ -73,7 +73,7 @@ class _Request:
         """Answers when the outcomes are durable, and all dead letters of the request are stored."""
         self.pending -= 1
         if not self.pending:
-            self.answer(Settled(tuple(self.late)))
+            self.worker.queue.after_leases(lambda: self.answer(Settled(tuple(self.late))))
 
 
 class _Change:
@@ -106,9 +106,10 @@ class Outcomes:
         self._mark(request, _settle)
         self._requests.append(request)
         worker.doubted = False
+        # First, so that what is handed out now is not what it says something about.
+        self._schedule()
         worker.queue.enlist_freed()
         worker.queue.enlist(worker)
-        self._schedule()
 
     def _schedule(self) -> None:
         if self._requests and not self._scheduled and not self._writing:
@@ -218,7 +219,7 @@ class Outcomes:
                 continue
             held = [
                 (max(first, span.first), min(next, span.next), span.failures + 1)
-                for span in jobs.held(request.worker.id, first, next)
+                for span in jobs.settling(request.worker.id, first, next)
             ]
             most = 0 if outcome.verb == OutcomeKind.REJECT else queue.settings.max_deliveries
             change.dead += [(f, n) for f, n, failures in held if failures >= most]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from fanlog.broker.messages.catalog import Catalog
@@ -62,4 +62,13 @@ class QueuePorts(DeadLetterPorts, Protocol):
     def slices(self) -> Slices: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def replicated(self) -> bool:
+        """Whether another broker may become the primary."""
+        ...
+
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        """Resumes when a client may learn of its assignment: see `TurnStream`."""
+        ...
+
     def open_for_reader(self, name: str) -> BrokerTopic | None: ...

@@ -29,7 +29,7 @@ from fanlog.format.batch_cache import BatchCache
 from fanlog.format.frames import Lease, lease_frame
 from fanlog.format.messages import Work
 from fanlog.log.partition import Block
-from fanlog.model import Durability, Gap, QueueSettings
+from fanlog.model import MIB, Durability, Gap, QueueSettings
 
 # Leases of one queue before others get their turn.
 _LEASES_A_TURN = 512
@@ -37,6 +37,9 @@ _LEASES_A_TURN = 512
 _SPLINTERS = 8
 # Jobs leased by priority before one is leased because it is the oldest of its partition.
 URGENT_JOBS = 9
+# Bytes of one queue that may wait for followers before it makes no more leases.
+_UNCONFIRMED_BYTES_MAX = 32 * MIB
+_NEVER_US = 1 << 62
 # Bytes collected for a worker before they are sent.
 _PUSH_PIECES = 64
 _PUSH_BYTES = 256 * 1024
@@ -57,6 +60,12 @@ class QueueHost(Protocol):
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None: ...
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
+    @property
+    def replicated(self) -> bool: ...
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        """Resumes when workers may learn of leases that were made before this call."""
+        ...
+
     def missed(self, queue: Queue, part: QueuePartition, gap: Gap, records: int) -> None: ...
     def failed(
         self, queue: Queue, part: QueuePartition, again: list[JobSpan], dead: list[JobSpan]
@@ -152,8 +161,8 @@ class QueueWorker:
             return
         header = run.found.header
         number, partition = part.partition.topic.number, part.partition.index
-        place = (number, partition, header.base_offset)
-        fresh = self.batch_cache.get(place) is None
+        key = (number, partition, header.base_offset)
+        fresh = self.batch_cache.get(key) is None
         lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
         self._pieces.append(memoryview(lease_frame(self.subscription.key, lease)))
         traces = self.queue.traces
@@ -167,7 +176,7 @@ class QueueWorker:
                 times=deliveries,
             )
         if fresh:
-            self.batch_cache.put(place, True, header.length)
+            self.batch_cache.put(key, True, header.length)
             self._pieces.append(run.found.view)
             self._bytes += header.length
         if len(self._pieces) >= _PUSH_PIECES or self._bytes >= _PUSH_BYTES:
@@ -176,7 +185,25 @@ class QueueWorker:
     def flush(self) -> None:
         pieces, self._pieces, self._bytes = self._pieces, [], 0
         if pieces and self.subscription is not None and not self.subscription.closed:
-            self.subscription.outlet.push(self.subscription, pieces)
+            if self.queue.unconfirmed is None:
+                self.subscription.outlet.push(self.subscription, pieces)
+            else:
+                self.queue.unconfirmed.pushes.append((self.subscription, pieces))
+
+
+class Unconfirmed:
+    """Leases that no worker has heard of, and the frames that say so."""
+
+    __slots__ = ("leases", "pushes")
+
+    def __init__(self) -> None:
+        # Each with its worker, and the first and next offset.
+        self.leases: list[tuple[QueuePartition, str, int, int]] = []
+        self.pushes: list[tuple[BrokerSubscription, list[memoryview]]] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(piece) for _, pieces in self.pushes for piece in pieces)
 
 
 class Queue:
@@ -203,6 +230,11 @@ class Queue:
         self._stirred: dict[QueuePartition, None] = {}
         self._timed: dict[QueuePartition, None] = {}
         self._scheduled = False
+        # What is leased, and not confirmed: with replicas only. How many bytes wait for that.
+        self.unconfirmed = Unconfirmed() if host.replicated else None
+        self._unconfirmed_bytes = 0
+        # Of each round that leases wait for, in order: what has to come after them.
+        self._behind_leases: deque[list[Callable[[], None]]] = deque()
         # Whether priorities count now, and how many jobs went out by theirs since the last that
         # went out by its age.
         self._ranked = False
@@ -350,7 +382,9 @@ class Queue:
         """Leases jobs to workers with room, one lease each in turn. A lease is at most a fair share
         of the available jobs, so that one large batch is spread over all idle workers."""
         self._scheduled = False
-        if not self._ring:
+        if not self._ring or not self._stirred:
+            return
+        if self._unconfirmed_bytes > _UNCONFIRMED_BYTES_MAX:
             return
         now_us = self._host.monotonic_us()
         share = max(1, -(-self._available(now_us) // len(self._ring)))
@@ -378,6 +412,41 @@ class Queue:
         self._ring.extendleft(reversed(idle))
         for worker in served:
             worker.flush()
+        if self.unconfirmed is not None and self.unconfirmed.leases:
+            self._confirm(self.unconfirmed)
+
+    def _confirm(self, leased: Unconfirmed) -> None:
+        """Sends these leases to their workers when this broker is known to be the primary still.
+        Their time begins then."""
+        self.unconfirmed = Unconfirmed()
+        size = leased.bytes
+        self._unconfirmed_bytes += size
+        self._behind_leases.append([])
+
+        def confirmed() -> None:
+            self._unconfirmed_bytes -= size
+            behind = self._behind_leases.popleft()
+            deadline_us = self._host.monotonic_us() + round(self.settings.visibility_seconds * 1e6)
+            for part, worker, first, next in leased.leases:
+                if self.has(part):
+                    part.jobs.extend(worker, first, next, deadline_us)
+            for subscription, pieces in leased.pushes:
+                if not subscription.closed:
+                    subscription.outlet.push(subscription, pieces)
+            for resume in behind:
+                resume()
+            self.schedule()
+
+        self._host.when_confirmed(confirmed)
+
+    def after_leases(self, resume: Callable[[], None]) -> None:
+        """Continues when workers have been sent the leases that they have been given so far. An ack
+        that is sent again after a failover may be for a job that is leased once more: its answer
+        comes behind that lease, so that the worker knows what to drop."""
+        if self._behind_leases:
+            self._behind_leases[-1].append(resume)
+        else:
+            resume()
 
     def _available(self, now_us: int) -> int:
         available = 0
@@ -403,7 +472,7 @@ class Queue:
                 continue
             del self._stirred[part]
             run = part.run(now_us, share, oldest=oldest)
-            # Where priorities do not count, a job that comes again is looked for among the others.
+            # Without priorities a retried job is found among the others.
             priority = 0 if run is None or not part.is_ranked else run.found.header.priority
             if run is not None and not priority and worker.would_splinter(run):
                 self._stirred[part] = None
@@ -417,6 +486,9 @@ class Queue:
             self._stirred[part] = None
             self._timed[part] = None
             deadline_us = now_us + round(self.settings.visibility_seconds * 1e6)
+            if self.unconfirmed is not None:
+                deadline_us = _NEVER_US
+                self.unconfirmed.leases.append((part, worker.id, run.first, run.next))
             failures = part.jobs.lease(
                 run.first, run.next, worker.id, deadline_us, priority=priority, now_us=now_us
             )

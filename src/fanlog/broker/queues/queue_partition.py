@@ -1,6 +1,6 @@
 """A queue's state for one partition: its jobs, and the batches that have them. It finds the next
-jobs to hand out; the queue chooses the worker. It is long because jobs are looked for in memory, on
-disk and by priority, and all of it must agree on what is out."""
+jobs to hand out; the queue chooses the worker. It is long because it searches for jobs in memory,
+on disk and by priority, and all of it must agree on what is handed out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class QueuePartitionHost(Protocol):
 
 
 class _LargeKeys:
-    """The keys of a large batch, cut out of its memory as they are asked for."""
+    """The keys of a large batch. Each is cut out of its memory on its first use."""
 
     __slots__ = ("_column",)
 
@@ -113,25 +113,25 @@ class BatchAtHand:
             return None
         if not self.header.flags & SPARSE:
             return keys[offset - self.header.base_offset]
-        i = bisect_left(self._places(), offset)
-        return keys[i] if self._places()[i] == offset else None
+        i = bisect_left(self._record_offsets(), offset)
+        return keys[i] if self._record_offsets()[i] == offset else None
 
     def dense(self, first: int, next: int) -> tuple[int, int]:
         """The first stretch between the two that has a record at every offset."""
         next = min(next, self.header.next_offset)
         if not self.header.flags & SPARSE:
             return first, next
-        places = self._places()
-        i = bisect_left(places, first)
-        if i == len(places) or places[i] >= next:
+        offsets = self._record_offsets()
+        i = bisect_left(offsets, first)
+        if i == len(offsets) or offsets[i] >= next:
             return next, next
-        begin = end = places[i]
-        while i < len(places) and places[i] == end < next:
+        begin = end = offsets[i]
+        while i < len(offsets) and offsets[i] == end < next:
             end += 1
             i += 1
         return begin, end
 
-    def _places(self) -> list[int]:
+    def _record_offsets(self) -> list[int]:
         if self._offsets is None:
             self._offsets = list(self.batch.offsets)
         return self._offsets
@@ -164,7 +164,8 @@ class QueuePartition:
         self._reading: list[BatchAtHand] = []
         self._large: list[BatchAtHand] = []
         self.paused_until_us = 0
-        # Where urgent jobs are, if there are any priorities; and whether that is being looked for.
+        # Where urgent jobs are, if there are any priorities; and whether a search for them is
+        # running.
         self.ahead: UrgentJobs | None = None
         self._looking = False
 
@@ -311,7 +312,7 @@ class QueuePartition:
             self._host.soon(lambda: self._look_on(now_us))
 
     def _look(self, now_us: int) -> bool:
-        """Reads some headers; whether it can go on at once."""
+        """Reads some headers; whether it can continue at once."""
         ahead = self.ahead
         if ahead is None:
             return False

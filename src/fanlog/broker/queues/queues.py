@@ -18,6 +18,7 @@ from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Runtime
 from fanlog.broker.queues.dead_letter_moves import DeadLetterMoves
 from fanlog.broker.queues.dead_letters import DeadLetterWriter
+from fanlog.broker.queues.description import describe_queue, plan_queue_reset
 from fanlog.broker.queues.jobs import JobFailure, Jobs
 from fanlog.broker.queues.ledger import (
     QueueLedger,
@@ -29,7 +30,6 @@ from fanlog.broker.queues.ledger import (
 from fanlog.broker.queues.outcomes import Outcomes, SettleAnswer
 from fanlog.broker.queues.queue import Queue, QueueWorker, WorkerReader
 from fanlog.broker.queues.queue_partition import QueuePartition
-from fanlog.broker.queues.reports import describe_queue, plan_queue_reset
 from fanlog.broker.queues.rules import (
     changed_queue_settings,
     check_dead_letter,
@@ -82,7 +82,6 @@ logger = logging.getLogger("fanlog.broker")
 class Queues:
     def __init__(self, broker: QueuePorts, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
-        self._runtime = runtime
         self.options = options
         self._queues: dict[str, Queue] = {}
         self._workers: dict[BrokerSubscription, QueueWorker] = {}
@@ -93,6 +92,7 @@ class Queues:
         self._dead_letter_moves = DeadLetterMoves(DeadLetterWriter(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
+        self.replicated = broker.replicated
         self._ticking = False
         # Counts of deleted queues: delivered, redelivered, and dead letters.
         self._past = (0, 0, 0)
@@ -129,8 +129,8 @@ class Queues:
         """A crash lost jobs that the queue knew. Jobs with their offsets are new ones."""
         partition = part.partition
         logger.warning(
-            "the queue %s had come to offset %d of %s, of which a crash took the end: all that is "
-            "there from offset %d on is new",
+            "the queue %s was at offset %d of %s, but a crash cut off the end of that log: "
+            "messages from offset %d on are new jobs",
             *(queue.name, reach, partition.name, part.jobs.next),
         )
         self._broker.drop_notes.note(
@@ -193,7 +193,7 @@ class Queues:
             worker.queue.workers.pop(worker.id, None)
 
     def leave(self, subscription: BrokerSubscription) -> None:
-        """A worker leaves for good, and releases its jobs."""
+        """A worker leaves, and releases its jobs."""
         worker = self._stand_up(subscription)
         if worker is not None:
             logger.debug("queue %s: worker %s left", worker.queue.name, worker.id)
@@ -287,14 +287,14 @@ class Queues:
         if queue is None:
             if len(self._queues) >= self.options.queues_max:
                 raise LimitError(
-                    f"This broker has {len(self._queues)} queues, as many as it may. Delete those "
+                    f"This broker has {len(self._queues)} queues, which is the limit. Delete those "
                     "that nobody needs (fanlog group delete). " + allow_more("broker.queues_max")
                 )
             return
         worker = queue.workers.get(wanted.worker)
         if worker is None and len(queue.workers) >= self.options.queue_workers_max:
             raise LimitError(
-                f"The queue {queue.name!r} has {len(queue.workers)} workers, as many as it may. "
+                f"The queue {queue.name!r} has {len(queue.workers)} workers, which is the limit. "
                 + allow_more("broker.queue_workers_max")
             )
         subscription = None if worker is None else worker.subscription
@@ -305,7 +305,7 @@ class Queues:
             )
 
     def _worker(self, queue: Queue, wanted: Work) -> QueueWorker:
-        """The worker, as new or as it was. One of its name that is there gives way."""
+        """The worker, new or known. A connection with a worker of the same name loses it."""
         worker = queue.workers.get(wanted.worker)
         if worker is None:
             worker = queue.workers[wanted.worker] = QueueWorker(queue, wanted.worker)
@@ -316,7 +316,7 @@ class Queues:
             if reader is not None:
                 reader.ended(
                     FencedError(
-                        f"Another worker {worker.id!r} has taken this one's place in the queue "
+                        f"Another worker {worker.id!r} has replaced this one in the queue "
                         f"{queue.name!r}. Give each a name of its own, or none."
                     )
                 )
@@ -341,8 +341,8 @@ class Queues:
         kept: dict[tuple[int, int], list[OffsetRange]] = {}
         for held in holds:
             kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
-        for place, part in queue.partitions.items():
-            if part.jobs.release(worker.id, kept.get(place, ())):
+        for key, part in queue.partitions.items():
+            if part.jobs.release(worker.id, kept.get(key, ())):
                 queue.stir(part)
         queue.enlist_freed()
 
@@ -364,26 +364,25 @@ class Queues:
                 for partition in topic.partitions:
                     worker.queue.stir(worker.queue.partitions[topic.number, partition.index])
 
-    def prepare_growth(
-        self, topic: BrokerTopic, new: range, prepared: frozenset[str]
-    ) -> frozenset[str]:
-        """Records, before there are new partitions, that queues on the topic start with their first
-        record. Returns those queues. A queue without workers must not skip any either."""
-        if topic.settings.level is Durability.MEMORY:
-            return frozenset()
-        queues = [queue for queue in self._working_on(topic) if queue.name not in prepared]
-        for queue in queues:
+    def growing(self, topic: BrokerTopic) -> list[Queue]:
+        """The queues whose start in a topic's new partitions has to be written before these are
+        there: `write_starts` does it."""
+        return [] if topic.settings.level is Durability.MEMORY else self._working_on(topic)
+
+    def write_starts(self, queue: Queue, topic: BrokerTopic, new: range) -> None:
+        """Records that a queue on the topic begins with the first record of new partitions. A queue
+        without workers must not skip any either."""
+        if self._queues.get(queue.name) is queue:
             parts = (
                 StoredQueuePartition(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new
             )
             self._ledger.write([self._ledger.partition_entry(queue.name, part) for part in parts])
-        return frozenset(queue.name for queue in queues)
 
     def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
             parts = [queue.add_partition(p, self._jobs(queue), sequence=1) for p in new]
             if topic.settings.level is not Durability.MEMORY:
-                # Once more: a snapshot may have begun since `prepare_growth`, and does not have it.
+                # Once more: a snapshot may have begun since `write_starts`, and does not have it.
                 entries = [
                     self._ledger.partition_entry(queue.name, queue.stored(part)) for part in parts
                 ]
@@ -556,6 +555,9 @@ class Queues:
             part.partition, gap.first, gap.next, gap.reason, queue.name, records=records
         )
 
+    def when_confirmed(self, resume: Callable[[], None]) -> None:
+        self._broker.when_confirmed(resume)
+
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         self._broker.reading.when_more(partition, wake)
 
@@ -619,10 +621,17 @@ class Queues:
         kept = StoredQueuePartition(topic.name, step.partition, topic.number, sequence, jobs)
         return topic.partitions[step.partition], kept
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Done) -> None:
+        """Deletes a queue without workers. `done` is called when that has taken effect; an error
+        now is raised."""
         queue = self._get(name)
         self._check_idle(queue)
-        self._ledger.write([no_queue_entry(name)], lambda fault: self._deleted(queue, fault))
+
+        def durable(fault: FanlogError | None) -> None:
+            self._deleted(queue, fault)
+            done(fault)
+
+        self._ledger.write([no_queue_entry(name)], durable)
 
     def _deleted(self, queue: Queue, fault: FanlogError | None) -> None:
         if fault is not None or self._queues.get(queue.name) is not queue:
@@ -642,7 +651,7 @@ class Queues:
         queue = self._queues.get(name)
         if queue is None:
             raise GroupNotFoundError(
-                f"There is no group or queue {name!r}. See what there is with: fanlog group list"
+                f"There is no group or queue {name!r}. List them with: fanlog group list"
             )
         return queue
 

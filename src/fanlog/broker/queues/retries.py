@@ -1,5 +1,5 @@
-"""How long a job that failed waits before it is handed out again: the queue's rule, whoever the
-worker was and however the job failed.
+"""How long a failed job waits before it is handed out again. The queue's rule decides, for every
+worker and every kind of failure.
 
 The wait after failure n is `retry_delay_seconds` times `retry_factor` to the power n - 1, at most
 `retry_max_seconds`. Up to the share `retry_jitter` of it is taken off, by chance.
@@ -19,7 +19,7 @@ _CHANCES = 1 << 32
 _SALT = secrets.token_bytes(8)
 
 
-def retry_delay_us(settings: QueueSettings, failures: int, place: tuple[int, int, int]) -> int:
+def retry_delay_us(settings: QueueSettings, failures: int, job: tuple[int, int, int]) -> int:
     """The wait after `failures` failures of a job at topic number, partition and offset. The same
     arguments give the same result, so that the stored time is the real one."""
     steps = min(max(failures, 1) - 1, _STEPS_MAX)
@@ -27,5 +27,5 @@ def retry_delay_us(settings: QueueSettings, failures: int, place: tuple[int, int
     delay_us = round(min(longest, settings.retry_max_seconds) * 1e6)
     if not settings.retry_jitter or not delay_us:
         return delay_us
-    said = f"{place} {failures}".encode()
+    said = f"{job} {failures}".encode()
     return delay_us - int(delay_us * settings.retry_jitter * (crc32c(_SALT + said) / _CHANCES))

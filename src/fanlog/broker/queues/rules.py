@@ -54,7 +54,7 @@ def changed_queue_settings(
 
 
 def check_dead_letter(topic: str, settings: QueueSettings) -> None:
-    """That the jobs of a topic have somewhere to go when they fail, other than back to it."""
+    """Checks that dead letters do not go back to the topic of their jobs."""
     if settings.dead_letter == topic:
         raise InvalidArgumentError(
             f"The queue's dead letters would go back to {topic!r}, which it works on. Choose "
@@ -63,8 +63,8 @@ def check_dead_letter(topic: str, settings: QueueSettings) -> None:
     size = len((TOPIC_PREFIX + topic).encode(errors="replace"))
     if not settings.dead_letter and size > TOPIC_NAME_BYTES_MAX:
         raise InvalidArgumentError(
-            f"The name {topic!r} is too long to have {TOPIC_PREFIX!r} in front: say "
-            "dead_letter, the topic for its dead letters."
+            f"The name {topic!r} is too long for a dead-letter topic {TOPIC_PREFIX}NAME: name "
+            "another with dead_letter."
         )
 
 
@@ -84,8 +84,8 @@ def start_of(partition: Partition, settings: QueueSettings, appeared: bool) -> i
     if settings.reset == "latest":
         return partition.visible_end
     raise NoPositionError(
-        f"The queue has done nothing in {partition.name} yet, and its reset policy is 'none'. "
-        "Set where it begins with `fanlog group reset`, or use reset='earliest' or 'latest'."
+        f"The queue has no position in {partition.name} yet, and its reset policy is 'none'. Set "
+        "one with `fanlog group reset`, or use reset='earliest' or 'latest'."
     )
 
 

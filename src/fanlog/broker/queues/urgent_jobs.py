@@ -47,7 +47,7 @@ class UrgentJobs:
         return bool(self._pieces)
 
     def give(self, pieces: Iterable[memoryview]) -> None:
-        """Whole batches, the first of which holds the offset `until`."""
+        """Whole batches. The first one holds the offset `until`."""
         self._pieces = deque(pieces)
         self._at = 0
 

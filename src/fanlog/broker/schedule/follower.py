@@ -58,7 +58,7 @@ class ScheduleFollower:
         self._not_before_us = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.next = partition.log.start_offset
-        # Of a log in memory: what it had and is not taken in yet, and where that ends.
+        # For a log in memory: its batches that are not taken in yet, and where they end.
         self._in_memory = partition.durability is Durability.MEMORY
         self._held: deque[tuple[list[memoryview], int]] = deque()
         self._held_until = self.next
@@ -154,8 +154,8 @@ class ScheduleFollower:
 
 
 def _read(log: PartitionLog, offset: int, end: int) -> tuple[list[Batch], int]:
-    """Batches from disk, and the offset behind them. Damage is passed over: whoever asks for the
-    broker's status hears of it."""
+    """Batches from disk, and the offset behind them. It skips damage, which the status of the
+    broker reports."""
     try:
         block = log.read(offset, end, _READ_BYTES)
     except DamagedError as fault:

@@ -34,8 +34,8 @@ class _ListingPosition:
         self.calendar = self.delays = _BEGIN
         if after:
             try:
-                known, *places = map(int, after.split("."))
-                self.calendar, self.delays = Due(*places[:2]), Due(*places[2:])
+                known, *numbers = map(int, after.split("."))
+                self.calendar, self.delays = Due(*numbers[:2]), Due(*numbers[2:])
             except (TypeError, ValueError):
                 raise InvalidArgumentError(f"{after!r} does not name a page.") from None
             if known != epoch:
@@ -66,8 +66,8 @@ class PendingListing:
         """Hands a page of the messages for a topic, or for all, to `listed`. It may have fewer
         than were asked for: those for other topics are left out."""
         count, topic = wanted.count, wanted.topic
-        place = _ListingPosition(self._epoch, wanted.after)
-        chosen = self._choose(place, count)
+        position = _ListingPosition(self._epoch, wanted.after)
+        chosen = self._choose(position, count)
 
         def read(got: DelayedRecordsFound | FanlogError) -> None:
             if isinstance(got, FanlogError):
@@ -75,28 +75,28 @@ class PendingListing:
                 return
             # Only up to the first that was too much: the next page begins there.
             unread = frozenset(got.unread)
-            places = (i for i, (due, _) in enumerate(chosen) if due.offset in unread)
-            cut = next(places, len(chosen))
+            numbers = (i for i, (due, _) in enumerate(chosen) if due.offset in unread)
+            cut = next(numbers, len(chosen))
             if chosen and not cut:
                 fewer = msgspec.structs.replace(wanted, count=max(1, count // 8))
                 self.page(partition, fewer, listed)
                 return
             for due, by_wall in chosen[:cut]:
-                place.passed(due, by_wall=by_wall)
+                position.passed(due, by_wall=by_wall)
             passed = frozenset(due.offset for due, _ in chosen[:cut])
             shown = [_shown(record) for record in got.records if record.offset in passed]
             page = tuple(m for m in shown if m is not None and topic in ("", m.topic))
             last = len(chosen) < count and cut == len(chosen)
-            listed(ScheduledPage(page, "" if last else str(place), len(self._pending)))
+            listed(ScheduledPage(page, "" if last else str(position), len(self._pending)))
 
         offsets = [due.offset for due, _ in chosen]
         self._records.read(partition, offsets, _PAGE_BYTES, read)
 
-    def _choose(self, place: _ListingPosition, count: int) -> list[tuple[Due, bool]]:
+    def _choose(self, position: _ListingPosition, count: int) -> list[tuple[Due, bool]]:
         """The next in both orders, and whether each is due by the wall clock."""
         shift_us = self._runtime.now_us() - self._runtime.work_us()
-        calendar = islice(self._pending.calendar.after(place.calendar), count)
-        delays = islice(self._pending.delays.after(place.delays), count)
+        calendar = islice(self._pending.calendar.after(position.calendar), count)
+        delays = islice(self._pending.delays.after(position.delays), count)
         both = merge(
             ((due.moment_us, due, True) for due in calendar),
             ((due.moment_us + shift_us, due, False) for due in delays),

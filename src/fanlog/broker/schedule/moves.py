@@ -112,9 +112,9 @@ class Moves:
         self._runs = runs
         self._under_way = 0
         self.moving: set[int] = set()
-        # Those of them that could not be moved, and are due again later.
+        # Messages that could not be moved, and are due again later.
         self._held: set[int] = set()
-        # Keys of messages that another has replaced: they are over, and that is to be written.
+        # Keys of replaced messages. Tombstones for them are still to be written.
         self.superseded: dict[bytes, None] = {}
         # Why messages are late, by their topic.
         self.held_up: dict[str, str] = {}
@@ -188,7 +188,7 @@ class Moves:
             self._ended(offsets)
             return
 
-        def told(outcome: TransactionCommitted | FanlogError) -> None:
+        def done(outcome: TransactionCommitted | FanlogError) -> None:
             if isinstance(outcome, FanlogError):
                 # It is committed, and the next start stores it. Until then they are moving.
                 logger.error("delayed messages are not stored yet: %s", outcome)
@@ -207,7 +207,7 @@ class Moves:
         try:
             self._broker.check_room()
             data, keys, count = move.encode(partition, superseded, self._broker.now_us())
-            self._broker.transactions.commit_own(data, move.producer_id, count, keys, told)
+            self._broker.transactions.commit_own(data, move.producer_id, count, keys, done)
         except FanlogError as fault:
             for over in move.over:
                 self._hold_up(over, fault)
@@ -253,7 +253,7 @@ class _Move:
         try:
             delayed = decode_delayed(over.record.value)
         except FormatError:
-            # Nobody could have published it: what comes in is looked at.
+            # Nobody could have published it: the intake checks every batch.
             logger.exception("a delayed message is not understood, and is dropped")
         else:
             happens = True
@@ -299,8 +299,8 @@ class _Move:
     def _apart(
         self, partition: Partition, priority: int, messages: list[DueMessage], fault: FanlogError
     ) -> list[tuple[tuple[Partition, int], list[DueMessage]]]:
-        """What to send in place of a batch that its topic does not take: two halves of it, or the
-        one message as a dead letter. So one that is refused keeps no other from its topic."""
+        """What to send instead of a batch that its topic refuses: its two halves, or a single
+        message as a dead letter. So a refused message does not keep others from their topic."""
         if len(messages) > 1:
             half = len(messages) // 2
             return [((partition, priority), some) for some in (messages[:half], messages[half:])]

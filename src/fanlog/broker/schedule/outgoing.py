@@ -27,7 +27,7 @@ from fanlog.model import KIB
 # Letters of delayed messages that their topic does not take.
 DEAD_TOPIC = "dead.scheduled"
 _REASON_CHARACTERS_MAX = 4096
-# A larger batch is not compressed: it could unpack to so many times its size that it is refused.
+# A larger batch is not compressed: its unpacked size could be such a multiple that it is refused.
 _PACKED_BYTES_MAX = 512 * KIB
 
 

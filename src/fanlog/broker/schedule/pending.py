@@ -25,7 +25,7 @@ from fanlog.format.schedules import NONCE_BYTES
 _SHARDS = 4096
 # No moment is past this one, whatever a record says: it has to fit into 63 bits, twice.
 MOMENT_US_MAX = 1 << 61
-# Entries that are looked at in a step.
+# Entries that one step checks.
 _STEP = 512
 _BEGIN = Due(-1, -1)
 # Two looks at two clocks differ by less, unless somebody sets one of them.
@@ -108,7 +108,8 @@ class Pending:
     def delay_moment(self, time_us: int, append_time_us: int) -> int:
         """When a record with a delay is due, by the clock that nobody sets."""
         delay_us = min(-time_us, MOMENT_US_MAX >> 1)
-        # The wall clock may have been set since: nobody waits for longer than was asked for.
+        # The wall clock may have been set since: a message waits at most for the delay that was
+        # requested.
         latest_us = self._runtime.work_us() + delay_us
         return max(0, min(append_time_us + self._shift() + delay_us, latest_us))
 
@@ -131,7 +132,7 @@ class Pending:
     def add(
         self, nonce: int, id: bytes, offset: int, moment_us: int, *, by_wall: bool
     ) -> PendingEntry | None:
-        """Takes a message in, in place of the one that had its id; which one that was."""
+        """Adds a message. Returns the one that it replaces, which had its id."""
         first, second = hash(id), hash(id + self._salt)
         shard = self._shards[first % _SHARDS]
         if shard is None:
@@ -183,8 +184,8 @@ class Pending:
         self.put(id, entry._replace(moment_us=moment_us, by_wall=False))
 
     def take_due(self, most: int) -> dict[int, DueEntry]:
-        """What is due now, by offset, the first due in front. It is not due any more: whoever
-        takes it moves it, postpones it, or puts it back."""
+        """What is due now, by offset, the first due in front. It is not due any more: the caller
+        moves it, postpones it, or puts it back."""
         taken: dict[int, DueEntry] = {}
         for due in self.calendar.take(self._runtime.now_us(), most):
             taken[due.offset] = DueEntry(due, by_wall=True)

@@ -17,7 +17,7 @@ from fanlog.log.retrying import retry_briefly
 
 logger = logging.getLogger("fanlog.broker")
 
-# Of a block, so much is read at least: what is wanted next is often near.
+# At least this much of a block is read: the next record is often near.
 _READ_BYTES = 256 * 1024
 
 
@@ -109,7 +109,7 @@ class ScheduleRecords:
 def read_records(
     log: PartitionLog, offsets: Iterable[int], end: int, bytes_max: int
 ) -> DelayedRecordsFound:
-    """The records at these offsets, as far as they are there. Blocks."""
+    """The records at these offsets that still exist. Blocks."""
     wanted = sorted(offsets)
     found: list[DelayedRecord] = []
     i = size = 0

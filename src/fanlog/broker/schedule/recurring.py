@@ -187,7 +187,7 @@ class Recurring:
             following_us = next_run_us(repeat, due_us, now_us)
         except (CronSimError, KeyError, OSError, ValueError) as fault:
             # The machine has other time zones than the one that it was added on.
-            raise ConfigError(f"A schedule can't go on: {fault}.") from fault
+            raise ConfigError(f"A schedule can't resume: {fault}.") from fault
         if following_us is None:
             return happens, None
         if happens:
@@ -211,7 +211,7 @@ class Recurring:
                 return
         elif len(self._known) >= self._options.schedules_max:
             raise LimitError(
-                f"This broker has {len(self._known)} schedules, as many as it may. Remove some. "
+                f"This broker has {len(self._known)} schedules, which is the limit. Remove some. "
                 + allow_more("broker.schedules_max")
             )
         now_us = self._runtime.now_us()

@@ -1,4 +1,4 @@
-"""Delayed messages: which there are, when they fall due, and what clients ask about them.
+"""Delayed messages: all that wait, when they fall due, and what clients ask about them.
 
 They are records of the broker's own topic `_fanlog.scheduled` (`fanlog.format.schedules`). This is
 a reader of that topic, which remembers numbers only, and moves what is due to where it belongs.
@@ -66,7 +66,7 @@ _AHEAD_SECONDS_MIN = 1.0
 _AHEAD_SECONDS = 5.0
 # Records of a read ahead. One pass over the log brings all of them.
 _AHEAD_RECORDS_MAX = 100_000
-# Of what is due, so many are looked at; and so many are read one by one.
+# How many due messages one look includes, and how many of them are read one by one.
 _DUE_LOOKED_AT = 250
 _READS_MAX = 32
 # Records that are written to be over, together.
@@ -166,17 +166,17 @@ class Schedule:
     # What comes in
 
     def fault(self, flags: int, body: bytes, count: int) -> FanlogError | None:
-        """What speaks against more messages, by what a batch says of itself. `body` is what its
-        columns begin with."""
+        """Why these messages are refused, by the header of their batch. `body` is the begin of its
+        columns."""
         options = self._options
         if len(self.pending) + count > options.scheduled_max:
             return LimitError(
-                f"{len(self.pending)} delayed messages wait, as many as may. "
+                f"{len(self.pending)} delayed messages wait, which is the limit. "
                 + allow_more("broker.scheduled_max")
             )
         if self._bytes() > options.scheduled_bytes_max:
             return LimitError(
-                f"Delayed messages take {self._bytes()} bytes, more than they may. "
+                f"Delayed messages take {self._bytes()} bytes, which is above the limit. "
                 + allow_more("broker.scheduled_bytes_max")
             )
         if not flags & EVENT_TIMES:
@@ -196,9 +196,9 @@ class Schedule:
     def replacement_fault(
         self, key: bytes, guard: Callable[[str], FanlogError | None]
     ) -> FanlogError | None:
-        """What speaks against a message of this key. Whoever replaces one that waits changes what
-        somebody has scheduled, as whoever cancels it does: `guard` says whether they may. The same
-        message again is no other."""
+        """Why a message with this key is refused. To replace a waiting message needs the same
+        permission as to cancel it: `guard` checks that. A repeat of the waiting message replaces
+        nothing."""
         nonce, id = split_key(key)
         former = self.pending.find(id)
         if former is None and not self._reads_start:
@@ -209,7 +209,7 @@ class Schedule:
         if refusal is None or former is not None:
             return refusal
         return OverloadedError(
-            "The broker has just started, and reads which delayed messages wait. Publish again a "
+            "The broker has just started, and still reads its delayed messages. Publish again a "
             "little later."
         )
 
@@ -300,8 +300,8 @@ class Schedule:
             self._read_ahead(partition)
 
     def _lies_scattered(self) -> bool:
-        """Whether many of those that are due are not at hand: one pass over the log brings more of
-        them than so many reads."""
+        """Whether many of the due records are not in memory. Then one pass over the log is faster
+        than reading them one by one."""
         if self._was_read or self.records.keep_all:
             return False
         due = self.pending.due_now(_DUE_LOOKED_AT)

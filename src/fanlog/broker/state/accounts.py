@@ -13,8 +13,8 @@ from fanlog.errors import FanlogError, FormatError
 from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 
 _LOSS = (
-    "a key or user that was revoked may be among those that are left, so that none of them is let "
-    "in. Log in with a key of the config file (security.admin_key_file), look through `fanlog key "
+    "a revoked key or user may be among those that are left, so the broker accepts none of them. "
+    "Log in with a key of the config file (security.admin_key_file), look through `fanlog key "
     "list` and `fanlog user list`, and delete or rotate what should not be there"
 )
 

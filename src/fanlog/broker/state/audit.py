@@ -3,8 +3,8 @@ topic `_fanlog.audit`: JSON records in a chain of hashes (`security/audit.py`).
 
 Law: to note is constant work, and never raises or waits. What was changed is written at the end of
 the turn, one record each. What was refused or only read is gathered and merged, so that no flood
-fills the disk. If the disk is full or the log has failed, the broker goes on: notes wait in memory,
-and what does not fit there is counted.
+fills the disk. If the disk is full or the log has failed, the broker keeps running: notes wait in
+memory, and it counts those that do not fit there.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class AuditLog:
     # At a start and an end
 
     def load(self) -> None:
-        """Finds out where the chain goes on. Blocks, and never raises."""
+        """Finds out where the chain continues. Blocks, and never raises."""
         self._host.alter_internal(AUDIT_TOPIC, self._settings)
         partition = self._host.find_internal(AUDIT_TOPIC)
         found = find_head(None if partition is None else partition.log, self._head_file.load())

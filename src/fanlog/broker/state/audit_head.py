@@ -1,6 +1,6 @@
-"""Where the chain of the audit log goes on after a start, and its head in a file of its own. The
-file says how far the log went: a log that ends before it has lost records, or somebody has cut
-them off."""
+"""Where the chain of the audit log continues after a start, and its head in a file of its own. The
+file says how far the log went: a log that ends before it has lost records, or somebody has cut them
+off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITE_US = 1_000_000
 
 
 class AuditHeadFound(NamedTuple):
-    """Where the chain goes on, and what is wrong with it. A head without a hash: the last record
+    """Where the chain continues, and what is wrong with it. A head without a hash: the last record
     can't be read."""
 
     head: Head

@@ -2,7 +2,7 @@
 merged.
 
 A peer that is refused a million times must not fill the disk. So refusals, failures and reads of
-one kind by one peer are one note with a count, of which there are few for each peer: further names
+one kind by one peer are one note with a count. There are few of them for each peer: further names
 share one note. When there are still too many, the notes are written less often.
 """
 
@@ -21,7 +21,7 @@ READS = frozenset(
     {"login", "logout", "subscribe", "describe", "group", "queue", "presence", "audit.read"}
 )
 _LEVELS = {"off": 0, "changes": 1, "denials": 2, "all": 3}
-# Notes of one peer, about as many names, in one window.
+# The most notes of one peer in one window, each about one name.
 _NAMES_OF_PEER = 10
 # A window is as long as notes are gathered. While some don't fit, it becomes longer.
 _WINDOW_US = 1_000_000
@@ -150,7 +150,7 @@ class Merged:
         return note
 
     def due(self, now_us: int) -> bool:
-        """Whether the window has ended: at the earliest, so long after the last one."""
+        """Whether the window has ended: at the earliest this time after the last one."""
         if self._since_us is None:
             return False
         begin_us = self._since_us if self._written_us is None else self._written_us

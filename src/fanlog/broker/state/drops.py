@@ -25,7 +25,7 @@ _TAIL_BYTES = 1 * MIB
 
 
 class Drops:
-    """Writes notes. Where nothing is kept on disk they are let go: the counters have them."""
+    """Writes notes. Without a data folder they are dropped: the counters have them."""
 
     def __init__(
         self,
@@ -47,11 +47,12 @@ class Drops:
         self._host.alter_internal(DROPS_TOPIC, self._settings)
 
     def make_topic(self) -> None:
-        """Makes the topic before there is something to write, for whoever wants to follow it."""
+        """Makes the topic before there is something to write, for readers that want to follow
+        it."""
         self._host.make_internal(DROPS_TOPIC, self._settings)
 
     def tick(self) -> None:
-        """Writes what there is, if the last time is a second ago."""
+        """Writes the waiting notes, if the last write is a second ago."""
         if not self._notes:
             return
         now_us = self._monotonic_us()
@@ -60,7 +61,7 @@ class Drops:
             self.write()
 
     def write(self) -> None:
-        """Writes what there is. If that can't be done now, the notes stay and are merged on."""
+        """Writes the waiting notes. If that can't be done now, the notes stay and are merged on."""
         if not self._notes:
             return
         try:
@@ -69,7 +70,7 @@ class Drops:
                 self._host.write_internal(partition, _batch(self._notes.drops()), None)
         except FanlogError as fault:
             if not self._failing:
-                logger.warning("what readers missed is to be written later: %s", fault)
+                logger.warning("records of what readers missed are written later: %s", fault)
             self._failing = True
             return
         self._failing = False

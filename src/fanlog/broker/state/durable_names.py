@@ -18,11 +18,13 @@ It is long because committed, pending and promised positions of a name overtake 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
+from fanlog.broker.slices import Slices
 from fanlog.broker.sorted_names import SortedNames
+from fanlog.broker.state.large_changes import LargeChange, LargeChanges, TopicAndPartition
 from fanlog.broker.state.ledger import Done, Entry, Ledger, LedgerHost
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Position
@@ -63,10 +65,12 @@ _decode_value = msgspec.msgpack.Decoder(_Value).decode
 _NAMES_A_PAGE = 200
 # Positions dropped in one write.
 _DROPPED_A_STEP = 200
+# Positions of a large change that are prepared, or take effect, in one step.
+_CHANGED_A_STEP = 128
 # The effect of lost entries, for users.
 _LOSS = (
-    "groups and durable names get messages again from their last intact commit on, and where they "
-    "have none from the earliest message on"
+    "groups and durable names get messages again: those after their last intact offset commit, or "
+    "all if they have none"
 )
 # Name, topic and partition.
 _PositionKey = tuple[str, str, int]
@@ -91,8 +95,10 @@ class DurableNames:
     """Positions in memory, and the ledger that brings them back. `number_of` is the number of the
     topic that has a name now, or 0 if there is none."""
 
-    def __init__(self, host: LedgerHost, number_of: Callable[[str], int]) -> None:
+    def __init__(self, host: LedgerHost, number_of: Callable[[str], int], slices: Slices) -> None:
         self._number_of = number_of
+        self._slices = slices
+        self._large = LargeChanges()
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
         self._sorted = SortedNames()
         # By topic: the names that have positions there, and how many.
@@ -110,10 +116,10 @@ class DurableNames:
         topics that are only `left_aside`: they may be repaired."""
         self._ledger.load(self._take)
         for name, positions in list(self._names.items()):
-            for place, position in list(positions.items()):
+            for tp, position in list(positions.items()):
                 gone = _outlives_starts(position.number) and not self._number_of(position.topic)
                 if not self._counts(position) or (gone and position.number not in left_aside):
-                    self._drop(name, place)
+                    self._remove(name, tp)
 
     def _counts(self, position: Position) -> bool:
         """Whether a position belongs to the current topic of this name. Memory topics get new
@@ -145,7 +151,17 @@ class DurableNames:
             if any(p.topic == topic and self._counts(p) for p in self._names[name].values())
         }
         coming = {name for name, where, _ in (*self._promised, *self._pending) if where == topic}
-        return names | coming
+        return names | coming | self._large.names_in(topic)
+
+    def is_in(self, name: str, topic: str) -> bool:
+        """Whether a name has positions in a topic of this name, or will have."""
+        return name in self._in_topic.get(topic, ()) or any(
+            key[0] == name and key[1] == topic for key in chain(self._promised, self._pending)
+        )
+
+    def is_forgotten(self, name: str) -> bool:
+        """Whether a name's positions are being deleted."""
+        return self._large.forgets(name)
 
     def may_have_lost(self, topic: int) -> bool:
         """Whether positions in a topic of this number may be lost: then a reader without one must
@@ -175,9 +191,18 @@ class DurableNames:
 
     def each_committed(self, name: str) -> Iterator[Position]:
         """The same as an iterator: positions may change meanwhile."""
-        for place in list(self._names.get(name, ())):
-            position = self._names.get(name, {}).get(place)
+        for tp in list(self._names.get(name, ())):
+            position = self._names.get(name, {}).get(tp)
             if position is not None and self._counts(position):
+                yield position
+
+    def each_position(self, name: str) -> Iterator[Position]:
+        """The same as `positions`, as an iterator: they may change meanwhile."""
+        known = self._names.get(name, {})
+        promised = [key[1:] for key in self._promised if key[0] == name and key[1:] not in known]
+        for at in [*known, *promised]:
+            position = self.position(name, *at)
+            if position is not None:
                 yield position
 
     def names_beside(self, topic: str) -> list[str]:
@@ -194,6 +219,7 @@ class DurableNames:
     def promise(self, name: str, positions: Iterable[Position], mark: str) -> None:
         """These will be committed, unless another commit comes first. `mark` is the durable name
         that the transaction has for itself. `promises_durable` follows."""
+        self._large.finish_preparing((name,))
         for position in positions:
             key = name, position.topic, position.partition
             self._promised[key] = _Promise(position, mark, self._seen_promise(key))
@@ -219,14 +245,16 @@ class DurableNames:
     def is_overtaken(self, name: str, position: Position, mark: str) -> bool:
         """Whether another commit, or a deletion, came before a promise was kept, also if the
         broker has been restarted since."""
-        place = (_overtaken_topic(name, position.topic), position.partition)
-        return place in self._names.get(mark, {})
+        tp = (_overtaken_topic(name, position.topic), position.partition)
+        return tp in self._names.get(mark, {})
 
-    def commit(
+    def commit_positions(
         self, commits: Iterable[tuple[str, tuple[Position, ...]]], done: Done | None = None
     ) -> None:
         """Commits positions of names, all or none. They are in effect when `done` runs."""
         wanted = [(name, position) for name, positions in commits for position in positions]
+        if self._large.preparing:
+            self._large.finish_preparing({name for name, _ in wanted})
         promised = self._promises_at((n, p.topic, p.partition) for n, p in wanted)
         overtaken = self._overtaken(
             [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
@@ -255,31 +283,129 @@ class DurableNames:
         """Whether its topic was deleted while it was made durable."""
         return bool(position.number) and self._number_of(position.topic) != position.number
 
+    def commit_in_slices(
+        self, name: str, positions: dict[TopicAndPartition, Position], done: Done
+    ) -> None:
+        """Commits very many positions of a name, all or none, with the numbers of their topics.
+        They are in effect when `done` runs. Until then they are pending, also before they are
+        written."""
+        self._change(LargeChange(name, dict(positions), forgets=False), done)
+
+    def forget_in_slices(self, name: str, done: Done) -> None:
+        """Deletes a name's positions, however many there are: those committed until now."""
+        self._large.finish_preparing((name,))
+        todo: dict[TopicAndPartition, Position | None] = dict.fromkeys(self._names.get(name, ()))
+        todo.update(((key[1], key[2]), None) for key in self._pending if key[0] == name)
+        for before in self._large.of(name):
+            todo.update(dict.fromkeys(before.todo))
+        if not todo and all(key[0] != name for key in self._promised):
+            done(None)
+            return
+        self._change(LargeChange(name, todo, forgets=True), done)
+
+    def _change(self, change: LargeChange, done: Done) -> None:
+        self._large.finish_preparing((change.name,))
+        self._large.begin(change)
+        change.steps = self._prepare(change, done)
+        self._slices.in_slices(change.steps)
+
+    def _prepare(self, change: LargeChange, done: Done) -> Iterator[None]:
+        """Encodes a change, and then writes it. Others may write the last of it: see
+        `finish_preparing`."""
+        name = change.name
+        items = iter(change.todo.items())
+        while some := list(islice(items, _CHANGED_A_STEP)):
+            entries: list[Entry] = []
+            for at, position in some:
+                entry = (_key(name, *at), None) if position is None else _entry(name, position)
+                entries.append(entry)
+            _add(change, entries)
+            yield
+        self._large.preparing.remove(change)
+        self._write_large(change, done)
+
+    def _write_large(self, change: LargeChange, done: Done) -> None:
+        name = change.name
+        promised = self._promises_at(
+            [
+                key
+                for key in self._promised
+                if key[0] == name and (change.forgets or key[1:] in change.todo)
+            ]
+        )
+        overtaken = self._overtaken(promised)
+        _add(change, [_entry(mark, position) for mark, position in overtaken])
+        marks = [(mark, position.topic, position.partition) for mark, position in overtaken]
+
+        def end(fault: FanlogError | None = None) -> None:
+            self._large.end(change)
+            self._ledger.has_taken_in(change.keys)
+            done(fault)
+
+        def durable(fault: FanlogError | None) -> None:
+            self._end_pending(marks)
+            if fault is not None:
+                end(fault)
+                return
+            self._drop_promises(promised)
+            for mark, position in overtaken:
+                self._set(mark, position)
+            self._large.taking_in.append(change)
+            self._slices.in_slices(self._take_in(change), end)
+
+        self._begin_pending(marks)
+        try:
+            self._ledger.write_large(change.batch, change.keys, durable)
+        except FanlogError as fault:
+            self._end_pending(marks)
+            end(fault)
+            return
+        for promise in promised.values():
+            promise.overtaken = True
+
+    def _take_in(self, change: LargeChange) -> Iterator[None]:
+        """A change takes effect, except for what newer entries have set since."""
+        name = change.name
+        for number, (at, position) in enumerate(list(change.todo.items())):
+            if not number % _CHANGED_A_STEP:
+                yield
+            if at not in change.todo:
+                continue
+            del change.todo[at]
+            self._large.overtake(name, at, before=change)
+            if position is None:
+                if at in self._names.get(name, {}):
+                    self._remove(name, at)
+            elif not self._is_outdated(position):
+                self._put(name, position)
+
     def forget(self, *names: str, done: Done | None = None) -> None:
         """Deletes the names' positions, also those on their way to the disk."""
+        self._large.finish_preparing(names)
         forgotten = frozenset(names)
-        places = dict.fromkeys(
-            [(name, *place) for name in forgotten for place in self._names.get(name, {})]
+        tps = dict.fromkeys(
+            [(name, *tp) for name in forgotten for tp in self._names.get(name, {})]
             + [key for key in self._pending if key[0] in forgotten]
         )
         promised = self._promises_at([key for key in self._promised if key[0] in forgotten])
         overtaken = self._overtaken(promised)
-        if not places and not overtaken:
+        if not tps and not overtaken:
             if done is not None:
                 done(None)
             return
 
         def apply() -> None:
-            for name, topic, partition in places:
+            for name, topic, partition in tps:
+                self._large.overtake(name, (topic, partition))
                 if (topic, partition) in self._names.get(name, {}):
-                    self._drop(name, (topic, partition))
+                    self._remove(name, (topic, partition))
             self._drop_promises(promised)
-            for mark, place in overtaken:
-                self._set(mark, place)
+            for mark, tp in overtaken:
+                self._set(mark, tp)
 
-        entries: list[Entry] = [(_key(*key), None) for key in places]
-        entries += [_entry(mark, place) for mark, place in overtaken]
-        keys = [*places, *((mark, place.topic, place.partition) for mark, place in overtaken)]
+        entries: list[Entry] = [(_key(*key), None) for key in tps]
+        entries += [_entry(mark, tp) for mark, tp in overtaken]
+        keys = [*tps, *((mark, tp.topic, tp.partition) for mark, tp in overtaken)]
         self._write(entries, keys, apply, done)
         for promise in promised.values():
             promise.overtaken = True
@@ -300,13 +426,16 @@ class DurableNames:
             if done is not None:
                 done(fault)
 
-        for key in keys:
-            self._pending[key] = self._pending.get(key, 0) + 1
+        self._begin_pending(keys)
         try:
             self._ledger.write(entries, durable)
         except BaseException:
             self._end_pending(keys)
             raise
+
+    def _begin_pending(self, keys: Iterable[_PositionKey]) -> None:
+        for key in keys:
+            self._pending[key] = self._pending.get(key, 0) + 1
 
     def _end_pending(self, keys: Iterable[_PositionKey]) -> None:
         for key in keys:
@@ -320,7 +449,9 @@ class DurableNames:
         """Whether a commit there is written, or one of a transaction, and has not taken effect."""
         key = name, topic, partition
         promised = self._promised.get(key)
-        return key in self._pending or (promised is not None and not promised.durable)
+        if key in self._pending or self._large.is_pending(name, (topic, partition)):
+            return True
+        return promised is not None and not promised.durable
 
     def _promises_at(self, keys: Iterable[_PositionKey]) -> dict[_PositionKey, _Promise]:
         if not self._promised:
@@ -348,35 +479,39 @@ class DurableNames:
         promised = self._promises_at([key for key in self._promised if key[1] == topic])
         overtaken = self._overtaken(promised)
         self._drop_promises(promised)
-        for mark, place in overtaken:
-            self._set(mark, place)
+        for mark, tp in overtaken:
+            self._set(mark, tp)
         if overtaken:
-            self._ledger.write_or_owe([_entry(mark, place) for mark, place in overtaken])
+            self._ledger.write_or_owe([_entry(mark, tp) for mark, tp in overtaken])
         self._dead.add(number)
         for name in list(self._in_topic.get(topic, ())):
-            places = [place for place in self._names.get(name, ()) if place[0] == topic]
-            for first in range(0, len(places), _DROPPED_A_STEP):
-                self._forget(name, places[first : first + _DROPPED_A_STEP], number)
+            tps = [tp for tp in self._names.get(name, ()) if tp[0] == topic]
+            for first in range(0, len(tps), _DROPPED_A_STEP):
+                self._forget(name, tps[first : first + _DROPPED_A_STEP], number)
                 yield
         self._dead.discard(number)
 
-    def _forget(self, name: str, places: list[tuple[str, int]], number: int) -> None:
+    def _forget(self, name: str, tps: list[tuple[str, int]], number: int) -> None:
         """Drops those of a name's positions that are of the topic with this number."""
         positions = self._names.get(name, {})
-        found = [(place, positions[place]) for place in places if place in positions]
-        gone = [place for place, position in found if position.number in (0, number)]
-        for place in gone:
-            self._drop(name, place)
+        found = [(tp, positions[tp]) for tp in tps if tp in positions]
+        gone = [tp for tp, position in found if position.number in (0, number)]
+        for tp in gone:
+            self._remove(name, tp)
         # A newer one on its way to the disk replaces this one.
-        erased = [place for place in gone if (name, *place) not in self._pending]
+        erased = [
+            tp
+            for tp in gone
+            if (name, *tp) not in self._pending and not self._large.is_pending(name, tp)
+        ]
         if erased:
-            self._ledger.write_or_owe([(_key(name, *place), None) for place in erased])
+            self._ledger.write_or_owe([(_key(name, *tp), None) for tp in erased])
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         name, topic, partition = _decode_key(key)
         if value is None:
             if (topic, partition) in self._names.get(name, {}):
-                self._drop(name, (topic, partition))
+                self._remove(name, (topic, partition))
         else:
             found = _decode_value(value)
             position = Position(topic, partition, found.offset, found.epoch, found.number)
@@ -388,14 +523,19 @@ class DurableNames:
         name = ""
         while some := list(islice(self._sorted.since(name), _NAMES_A_PAGE)):
             for name in some:
-                for place in list(self._names.get(name, ())):
-                    position = self._names.get(name, {}).get(place)
+                for tp in list(self._names.get(name, ())):
+                    position = self._names.get(name, {}).get(tp)
                     if position is not None:
                         yield _entry(name, position)
             if len(some) < _NAMES_A_PAGE:
                 return
 
     def _set(self, name: str, position: Position) -> None:
+        if self._large.taking_in:
+            self._large.overtake(name, (position.topic, position.partition))
+        self._put(name, position)
+
+    def _put(self, name: str, position: Position) -> None:
         positions = self._names.get(name)
         if positions is None:
             positions = self._names[name] = {}
@@ -406,13 +546,13 @@ class DurableNames:
             names[name] = names.get(name, 0) + 1
         positions[position.topic, position.partition] = position
 
-    def _drop(self, name: str, place: tuple[str, int]) -> None:
+    def _remove(self, name: str, tp: tuple[str, int]) -> None:
         positions = self._names[name]
-        del positions[place]
+        del positions[tp]
         if not positions:
             del self._names[name]
             self._sorted.remove(name)
-        self._uncount(name, place[0])
+        self._uncount(name, tp[0])
 
     def _uncount(self, name: str, topic: str) -> None:
         self.count -= 1
@@ -425,13 +565,21 @@ class DurableNames:
 
 
 def _outlives_starts(number: int) -> bool:
-    """Whether a topic's number is its own for good."""
+    """Whether a topic keeps its number after a restart."""
     return 0 < number < MEMORY_NUMBERS_FROM
 
 
 def _overtaken_topic(name: str, topic: str) -> str:
-    """Under a mark there is no topic, so that it can be said whose position in which was one."""
+    """The topic under which a mark lists an overtaken position: it names both the durable name and
+    the topic."""
     return f"{name}\n{topic}"
+
+
+def _add(change: LargeChange, entries: list[Entry]) -> None:
+    """Adds entries to the batch of a change."""
+    keys = [key for key, _ in entries]
+    change.batch.add(keys, [value for _, value in entries])
+    change.keys.update(keys)
 
 
 def _key(name: str, topic: str, partition: int) -> bytes:

@@ -72,7 +72,7 @@ class InternalTopics:
         return self._catalog.create(name, in_memory, exist_ok=True).partitions[0]
 
     def alter_internal(self, name: str, settings: TopicSettings) -> None:
-        """Gives a topic other retention, if it is there. Never raises."""
+        """Gives a topic other retention, if it exists. Never raises."""
         topic = self._catalog.find(name)
         if topic is None:
             return

@@ -1,28 +1,33 @@
 """A ledger: state of the broker's own that must survive, kept in the log like everything else.
 
-It is an internal topic of keyed records, of which the last of each key counts and one without a
-value takes its key back. What they mean is their owner's. When enough has piled up, all that
-counts is written once more and what is before it goes, so that a ledger stays as small as what it
-holds. That snapshot is written in slices, with others' turns between them: a slice says how things
-are when it is written, so that what is written between two slices is either in the next one or
-behind the last.
+It is an internal topic of keyed records. The last record of a key counts, and one without a value
+deletes its key. Their meaning is up to their owner. When enough records have piled up, everything
+that counts is written once more and older records are deleted, so that a ledger stays as small as
+its content. That snapshot is written in slices, with the turns of others between them. A slice has
+the state at the time when it is written, so a change between two slices is either in the next one
+or behind the last.
 
 An entry takes effect when it is durable: its owner changes its state then, and not before. So state
 lags behind the log, and a slice must not put an old value behind a new one. It leaves out keys with
 an entry that has not taken effect: that entry is behind the snapshot's begin, and stays. Where
 entries say what has changed (`deltas`), a slice waits until all entries have taken effect.
+
+A large change is one batch, so that a crash leaves all of it or nothing, but it takes effect in
+slices. Until it has done so its keys are left out like those of pending entries, and no snapshot
+begins.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.state.ledger_reading import TakeEntry, read_ledger, snapshot_mark
 from fanlog.errors import DiskFullError, FanlogError
 from fanlog.format.batch import encode_batch
+from fanlog.format.large_batch import LargeBatch
 from fanlog.log.group_commit import Done
 from fanlog.model import INTERNAL_PREFIX, KIB, TopicSettings
 
@@ -49,7 +54,7 @@ class LedgerHost(Protocol):
         ...
 
     def alter_internal(self, name: str, settings: TopicSettings) -> None:
-        """Gives a topic other retention, if it is there. Never raises."""
+        """Gives a topic other retention, if it exists. Never raises."""
         ...
 
     def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
@@ -97,11 +102,11 @@ class _Snapshot:
         self.bytes = 0
         self._entries: Iterator[tuple[bytes, bytes]] = iter(entries)
 
-    def next_slice(self, without: Collection[bytes]) -> list[Entry]:
+    def next_slice(self, *without: Container[bytes]) -> list[Entry]:
         some: list[Entry] = []
         size = 0
         for entry in self._entries:
-            if entry[0] in without:
+            if any(entry[0] in keys for keys in without):
                 continue
             some.append(entry)
             size += len(entry[0]) + len(entry[1])
@@ -111,10 +116,10 @@ class _Snapshot:
 
 
 class Ledger:
-    """`everything` gives all entries that count, for a snapshot. Others write between two of
-    them, so that it must go through a list of keys of its own, and say of each how it is then.
-    `loss` is the end of a sentence: what it means to users that entries are lost. With `deltas` an
-    entry says what has changed, and one of `everything` all that there is to know.
+    """`everything` gives all entries that count, for a snapshot. Other entries may be written
+    between two of them. So it must go through its own list of keys, and give the current entry of
+    each. `loss` is the end of a sentence: what it means to users that entries are lost. With
+    `deltas` an entry has only a change, and one of `everything` the whole state of its key.
 
     Entries are in the log on return, and become durable by group commit: `write` says when, and its
     owner has them take effect then.
@@ -147,6 +152,8 @@ class Ledger:
         self._snapshot: _Snapshot | None = None
         # Keys with entries that have not taken effect, and how many batches of them there are.
         self._pending_keys: dict[bytes, int] = {}
+        # The keys of large changes that have not taken effect as a whole.
+        self._large: list[Container[bytes]] = []
         self._pending = 0
         self._slice_waits: Callable[[], None] | None = None
 
@@ -173,7 +180,7 @@ class Ledger:
         try:
             log.drop_before(reading.start)
         except FanlogError as fault:
-            logger.warning("%s is not made smaller now: %s", self.name, fault)
+            logger.warning("the snapshot of %s is postponed: %s", self.name, fault)
 
     def repair(self) -> None:
         """After a loss: writes the recovered entries again, sets the damaged files aside, and
@@ -186,14 +193,14 @@ class Ledger:
             if partition is not None:
                 before = partition.log.begin_segment()
                 self._snapshot = snapshot = _Snapshot(before, self._everything())
-                while some := snapshot.next_slice(()):
+                while some := snapshot.next_slice():
                     self._append(partition, some)
                 self._host.write_internal(partition, snapshot_mark(before), None)
                 self._snapshot = None
                 self._host.sync_internal_now(partition)
         except FanlogError as fault:
             before = 0
-            logger.error("%s is left as it is for now: %s", self.name, fault)
+            logger.error("%s is not repaired yet: %s", self.name, fault)
         if not self.lost:
             return
         said = f"The ledger {self.name} has lost {self.lost} of its entries: {self._loss}."
@@ -217,11 +224,31 @@ class Ledger:
                 done(None)
             return
         # Before the entries, which their owner takes in only once they are written.
-        if self._snapshot is None and self._piled_up():
+        if self._snapshot is None and not self._large and self._piled_up():
             self._begin_snapshot(partition)
         owed = len(self._owed)
         self._append(partition, [*self._owed, *entries], done)
         del self._owed[:owed]
+
+    def write_large(self, batch: LargeBatch, keys: Container[bytes], done: Done) -> None:
+        """The same for very many entries, whose batch is made already. When `done` runs they need
+        not take effect at once: the owner calls `has_taken_in` with their keys when all have."""
+        partition = self._host.make_internal(self.name, self._settings)
+        if partition is None:
+            done(None)
+            return
+        if self._owed:
+            self.write(())
+        self._large.append(keys)
+        try:
+            self._append_batch(partition, batch.encode(), batch.count, (), done)
+        except BaseException:
+            self.has_taken_in(keys)
+            raise
+
+    def has_taken_in(self, keys: Container[bytes]) -> None:
+        """All entries of a large change have taken effect, or can't become durable."""
+        self._large = [known for known in self._large if known is not keys]
 
     def write_or_owe(self, entries: Sequence[Entry]) -> None:
         """The same for something that has already happened: if there is no room now, it is written
@@ -229,7 +256,7 @@ class Ledger:
         try:
             self.write(entries)
         except DiskFullError as fault:
-            logger.warning("entries of %s are to be written later: %s", self.name, fault)
+            logger.warning("entries of %s are written later: %s", self.name, fault)
             self._owed.extend(entries)
         except FanlogError as fault:
             logger.error("entries of %s are lost with the next restart: %s", self.name, fault)
@@ -239,14 +266,24 @@ class Ledger:
     ) -> None:
         keys = [key for key, _ in entries]
         batch = encode_batch([value for _, value in entries], keys=keys)
+        self._append_batch(partition, batch, len(keys), keys, done)
+
+    def _append_batch(
+        self,
+        partition: Partition,
+        batch: bytes,
+        records: int,
+        keys: Sequence[bytes],
+        done: Done | None,
+    ) -> None:
         self._host.write_internal(partition, batch, lambda fault: self._durable(keys, done, fault))
-        self._records += len(entries)
+        self._records += records
         self._bytes += len(batch)
         self._pending += 1
         for key in keys:
             self._pending_keys[key] = self._pending_keys.get(key, 0) + 1
 
-    def _durable(self, keys: list[bytes], done: Done | None, fault: FanlogError | None) -> None:
+    def _durable(self, keys: Sequence[bytes], done: Done | None, fault: FanlogError | None) -> None:
         self._pending -= 1
         for key in keys:
             left = self._pending_keys[key] - 1
@@ -295,7 +332,7 @@ class Ledger:
         if self._deltas and self._pending:
             self._slice_waits = lambda: self._write_slice(partition, snapshot)
             return
-        some = snapshot.next_slice(self._pending_keys)
+        some = snapshot.next_slice(self._pending_keys, *self._large)
         try:
             if some:
                 self._append(partition, some, durable)
@@ -309,7 +346,7 @@ class Ledger:
 
     def _give_up(self, snapshot: _Snapshot, fault: FanlogError) -> None:
         """Without its end mark a snapshot is only a set of repeated entries."""
-        logger.warning("%s is not made smaller now: %s", self.name, fault)
+        logger.warning("the snapshot of %s is postponed: %s", self.name, fault)
         if self._snapshot is snapshot:
             self._snapshot = None
 
@@ -320,4 +357,4 @@ class Ledger:
             try:
                 partition.log.drop_before(snapshot.begins_at)
             except FanlogError as fault:
-                logger.warning("%s is not made smaller now: %s", self.name, fault)
+                logger.warning("the snapshot of %s is postponed: %s", self.name, fault)

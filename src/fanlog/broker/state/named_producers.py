@@ -1,8 +1,8 @@
 """Named producers: the client that may publish under a name.
 
-A name has an id and an epoch, kept in a ledger. A new registration raises the epoch and fences the
-earlier client, at once and without a check of every batch: all partitions forget the id, and a
-batch of a producer unknown to its partition is looked up here.
+A name has an id and an epoch, kept in a ledger. A new registration raises the epoch, and fences the
+earlier client at once. No check of every batch is needed: all partitions forget the id, and look up
+a producer that they do not know here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fanlog.errors import FanlogError, FencedError, InvalidArgumentError, LimitE
 from fanlog.format.messages import ProducerRegistered, RegisterProducer
 from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
 
-# Names that are looked at, and forgotten, together.
+# Names that are checked, and forgotten, together.
 _EXPIRED_A_STEP = 200
 # The effect of lost entries, for users.
 _LOSS = (
-    "a producer with a name may have been shut out by one of them, so that all that were there are "
-    "refused, until they are started again"
+    "one of them may have shut out a named producer, so the broker refuses all earlier named "
+    "producers until they are started again"
 )
 
 
@@ -128,7 +128,7 @@ class NamedProducers:
             self._options.producer_names_max
         ):
             raise LimitError(
-                f"This broker holds {len(self._names)} names of producers, as many as it may. Use "
+                f"This broker holds {len(self._names)} names of producers, which is the limit. Use "
                 "the same names again, not a new one for each start. "
                 + allow_more("broker.producer_names_max")
             )
@@ -199,8 +199,8 @@ class NamedProducers:
         if known is None:
             if self._ledger.may_have_lost():
                 raise FencedError(
-                    f"Who registered the producer's name {wanted.name!r} last is lost, and it may "
-                    "not have been this one: start the producer again."
+                    f"The broker has lost the entry of the producer's name {wanted.name!r}, which "
+                    "another client may have registered since: start the producer again."
                 )
             return _Registration(wanted.id, wanted.epoch, self._clocks.now_us())
         if known.id != wanted.id or known.epoch > wanted.epoch:
@@ -232,7 +232,7 @@ class NamedProducers:
         self._connections[name] = self._connections.get(name, 0) + 1
 
     def left(self, name: str) -> None:
-        """That connection is gone."""
+        """A connection of this producer is gone."""
         connections = self._connections.pop(name, 0) - 1
         if connections > 0:
             self._connections[name] = connections

@@ -30,7 +30,7 @@ SPARK_CLIENT = "fanlog.spark"
 _SECOND_US = 1_000_000
 # Groups whose progress is remembered; the one that moved longest ago goes first.
 _QUERIES_MAX = 1000
-# A query that has moved so lately is at work.
+# A query is at work if it moved within this time.
 _AT_WORK_SECONDS = 600.0
 # Its rate is that of the last minutes.
 _RATE_STEP_SECONDS = 10.0
@@ -66,7 +66,7 @@ class _Query:
         self.last_us = 0
         self.batches = 0
         self.records = 0
-        # Of the batch that is being told of: its partitions, and its records.
+        # The partitions and records of the batch that is being reported.
         self.batch: set[tuple[str, int]] = set()
         self.moved = 0
         self.series = TrendSeries[int](_RATE_STEP_SECONDS, _RATE_POINTS)
@@ -94,14 +94,14 @@ class Pipelines:
         now_us = self._runtime.monotonic_us()
         query.user, query.client, query.last_us = user, client, now_us
         for step in steps:
-            place = (step.topic, step.partition)
-            if place in query.batch:
+            tp = (step.topic, step.partition)
+            if tp in query.batch:
                 query.batch.clear()
                 query.moved = 0
-            query.batch.add(place)
-            # A group that is new has been nowhere: what lies before its place was not read.
+            query.batch.add(tp)
+            # A new group has no position yet: what lies before its first one was not read.
             more = 0 if step.before is None else max(0, step.after - step.before)
-            # Where a query begins is no batch yet.
+            # The first position of a query is no batch yet.
             query.batches += more > 0 and not query.moved
             query.moved += more
             query.records += more

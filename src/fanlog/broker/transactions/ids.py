@@ -48,7 +48,7 @@ class CommittedIds:
                 times_us.update(_decode(value))
 
         self._ledger.load(take)
-        # A snapshot tells some of them twice, and not where they first stood.
+        # A snapshot lists some of them twice, and not in their first order.
         stored = sorted(times_us.items(), key=lambda known: known[1])
         kept_us, clocks = self._kept_us, self._clocks
         self._put([(id, moment_of_us(clocks, time_us, kept_us)) for id, time_us in stored])
@@ -78,7 +78,8 @@ class CommittedIds:
             self._entries[-1].append(known)
 
     def expire(self) -> None:
-        """Forgets the oldest: by age, and past so many. The ledger does with its next snapshot."""
+        """Forgets the oldest: by age, and past the maximum number. The ledger does with its next
+        snapshot."""
         oldest_us = self._clocks.monotonic_us() - self._kept_us
         too_many = len(self._known) - self._options.transaction_ids_max
         while self._entries:
@@ -103,5 +104,5 @@ class CommittedIds:
 
 
 def _entry(ids: list[tuple[str, int]]) -> tuple[bytes, bytes]:
-    """The key says nothing but keeps entries apart: ids are added, and never taken back."""
+    """The key has no meaning: it only keeps entries apart. Ids are added, and never removed."""
     return ids[0][0].encode(), _encode(ids)

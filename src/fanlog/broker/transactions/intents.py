@@ -65,8 +65,8 @@ decode_intent = msgspec.msgpack.Decoder(Intent).decode
 
 class TransactionCommit:
     """A committed transaction, until it is known to be stored. `pieces` has the missing batches, in
-    the order of its parts: files, of which the first is stored up to `at`, and batches in memory
-    between two of them, which go at once. `staged` has the files by ticket."""
+    the order of its parts: files, and between two of them batches in memory, which are stored at
+    once. The first file is stored up to `at`. `staged` has the files by ticket."""
 
     __slots__ = (
         "at",

@@ -25,6 +25,8 @@ _SETTINGS = TopicSettings(
     durability="fsync", retention_seconds=0, segment_bytes=64 * MIB, tail_bytes=MIB
 )
 _CHUNK_BYTES = MIB
+# A staged file that is being made again. A start removes what a crash leaves of it.
+_UNFINISHED = ".copy"
 
 CopiesDone = Callable[[FanlogError | None], None]
 
@@ -75,24 +77,23 @@ class StagedCopies:
         next_chunk(None)
 
     def restore(self, ticket: str, path: str) -> None:
-        """Makes a staged file again, if there is a copy. Blocks: for a start. Raises OSError."""
+        """Makes a staged file again, if there is a copy. Blocks: for a start. Raises OSError and
+        StorageError."""
         partition = self._internal.find_internal(STAGED_TOPIC)
         if partition is None:
             return
-        key, found = ticket.encode(), False
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".copy", "wb") as file:
+        key, copy = ticket.encode(), StagedBytes(path + _UNFINISHED)
+        try:
             for batch in _batches(partition):
                 for batch_key, value in zip(batch.keys, batch.values, strict=True):
                     if batch_key == key and value is not None:
-                        file.write(value)
-                        found = True
-            file.flush()
-            os.fsync(file.fileno())
-        if found:
-            os.replace(path + ".copy", path)
-        else:
-            os.remove(path + ".copy")
+                        copy.append(value)
+                        copy.spill()
+            if copy.in_file:
+                copy.sync()
+                os.replace(copy.path, path)
+        finally:
+            copy.close()
 
     def forget(self) -> None:
         """All transactions with staged files are stored: nobody needs a copy."""

@@ -20,7 +20,7 @@ import msgspec
 from fanlog.broker.messages.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.state.durable_names import MemberPosition, of_member
-from fanlog.broker.transactions.commits import TransactionCommits
+from fanlog.broker.transactions.execution import TransactionExecution
 from fanlog.broker.transactions.intents import CommitDone, Intent, StagedPart, TransactionCommit
 from fanlog.broker.transactions.listing import (
     TransactionInfo,
@@ -130,7 +130,7 @@ class Transactions:
         self._runtime = runtime
         self._folder = "" if folder is None else f"{folder}/transactions"
         self._check_owner = check_owner
-        self._commits = TransactionCommits(broker, intake, options, runtime, self._folder)
+        self._commits = TransactionExecution(broker, intake, options, runtime, self._folder)
         self._open: dict[str, _Open] = {}
         # By id: further commit requests while a file is being synced.
         self._deciding: dict[str, list[tuple[CommitTransaction, CommitDone]]] = {}
@@ -177,7 +177,7 @@ class Transactions:
             )
         if len(self._open) >= self._options.transactions_max:
             raise LimitError(
-                f"This broker has {len(self._open)} open transactions, as many as it may. Commit "
+                f"This broker has {len(self._open)} open transactions, which is the limit. Commit "
                 "or abort some. " + allow_more("broker.transactions_max")
             )
         ticket = secrets.token_hex(TICKET_BYTES)
@@ -235,7 +235,7 @@ class Transactions:
         new = sum(stager not in transaction.numbers for stager in numbers)
         if len(transaction.numbers) + new > options.transaction_stagers_max:
             raise LimitError(
-                f"The transaction has {len(transaction.numbers)} stagers, as many as it may. "
+                f"The transaction has {len(transaction.numbers)} stagers, which is the limit. "
                 + allow_more("broker.transaction_stagers_max")
             )
         before = staged.memory_bytes
@@ -258,7 +258,7 @@ class Transactions:
         files = sum(transaction.staged.in_file for transaction in self._open.values())
         if files >= self._options.transaction_files_max:
             raise LimitError(
-                f"{files} open transactions are in files, as many as may be. Commit or abort some, "
+                f"{files} open transactions use a file, which is the limit. Commit or abort some, "
                 "or stage less in each. "
                 + allow_more("broker.transaction_files_max", "log.reserved_files")
             )
@@ -451,7 +451,8 @@ class Transactions:
                 self._drop(part)
             raise FencedError(
                 "A partition was taken from its member, and given back, while the transaction was "
-                "being stored; nothing was committed. Begin another one with what is read now."
+                "being stored; nothing was committed. Begin another transaction, with the messages "
+                "that the member reads now."
             )
         positions: list[tuple[str, tuple[MemberPosition, ...]]] = []
         for wanted in offsets:

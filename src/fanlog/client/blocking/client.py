@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -68,8 +68,15 @@ _NOTHING_ELSE: dict[str, Any] = {}
 class BlockingClient(LoopFront[aio.Client]):
     """A connection to a broker for plain code. Methods may be called from any thread."""
 
-    def __init__(self, loop: LoopThread, client: aio.Client) -> None:
+    def __init__(
+        self,
+        loop: LoopThread,
+        client: aio.Client,
+        end: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         super().__init__(loop, client)
+        # What `close` does with the client.
+        self._end = end or client.close
         self.groups = BlockingGroups(loop, client.groups)
         self.connections = BlockingConnections(loop, client.connections)
         self.dead_letters = BlockingDeadLetters(loop, client.dead_letters)
@@ -115,8 +122,10 @@ class BlockingClient(LoopFront[aio.Client]):
                 self._loop.stop()
 
     async def _close(self) -> None:
-        await self._outgoing.hand_over()
-        await self._behind.close()
+        try:
+            await self._outgoing.hand_over()
+        finally:
+            await self._end()
         self._outgoing.raise_error()
 
     def __enter__(self) -> Self:

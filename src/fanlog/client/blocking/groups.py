@@ -64,8 +64,8 @@ def in_thread(callback: BlockingOnPartitions | None) -> attendant.OnPartitions |
         return None
     check_plain(callback)
 
-    async def called(places: tuple[TopicPartition, ...]) -> None:
-        await call_in_thread(None, callback, places)
+    async def called(tps: tuple[TopicPartition, ...]) -> None:
+        await call_in_thread(None, callback, tps)
 
     return called
 

@@ -1,8 +1,8 @@
 """Items that one follower has received and not taken yet: a subscription, a group's member and a
 queue's worker have one of these each.
 
-Law: it is closed once, and the first reason counts. Whoever waits is woken by the next thing, by a
-fault among them, or by the end; what came before the end can still be taken."""
+Law: it is closed once, and the first reason counts. The next thing, a fault or the end wakes the
+waiting caller. What came before the end can still be taken."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """`wake` is there while a shell waits, and `on_close` is called at the end. `items` may be
+    """`wake` is set while a shell waits, and `on_close` is called at the end. `items` may be
     changed while nobody waits for them."""
 
     __slots__ = ("closed", "items", "on_close", "started", "wake")
 
     def __init__(self) -> None:
         self.items: deque[T | FanlogError] = deque()
-        # Whether the broker was asked for it.
+        # Whether the first request was sent.
         self.started = False
         self.closed: FanlogError | None = None
         self.wake: Callable[[], None] | None = None

@@ -104,7 +104,7 @@ class ClientCore:
         return lost_error(self._lost_because)
 
     def close(self, error: FanlogError) -> None:
-        """Closes for good; every later call gets `error`."""
+        """Closes the client; every later call gets `error`."""
         if self.closed is None:
             self.closed = error
             self._change(ConnectionChange.CLOSE)

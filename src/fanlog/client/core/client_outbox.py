@@ -124,7 +124,7 @@ class ClientOutbox(ABC):
         topic.plain_bytes_max = min(topic.message_bytes_max, self._batch_bytes - 1)
         former = self._dropped.pop(opened.name, None)
         if former is not None and former.log == topic.log:
-            topic.go_on_after(former)
+            topic.resume_after(former)
         self._by_number[topic.number] = topic
         return topic
 
@@ -366,7 +366,7 @@ class ClientOutbox(ABC):
             self.find_again(topic)
 
     def moved(self, topic: TopicOutbox, opened: TopicOpened) -> None:
-        """Sends what a deleted topic has not taken to the one that was created in its place."""
+        """Sends what a deleted topic has not stored to the topic that replaces it."""
         if topic.gone and self.topics.get(topic.name) is topic:
             self._by_number.pop(topic.number, None)
             self._by_number[opened.number] = topic
@@ -380,7 +380,7 @@ class ClientOutbox(ABC):
         self._look_for_another(topic)
 
     def not_found(self, topic: TopicOutbox, error: FanlogError) -> None:
-        """No topic took the place of a deleted one: all that it has not taken has failed."""
+        """No topic replaces a deleted one: all messages that it has not stored have failed."""
         if topic.gone:
             self._drop(topic, error)
             self._dropped.pop(topic.name, None)

@@ -30,8 +30,8 @@ class CreditWindow:
             self._grant(self._granted)
 
     def take(self, size: int) -> bool:
-        """A batch of this size is not queued any more. Whether it came on this connection: then it
-        is to be consumed."""
+        """Takes a batch of this size out of the queue. True if it came on this connection: then the
+        caller consumes it."""
         self.queued_bytes -= size
         if self.stale_bytes > 0:
             self.stale_bytes -= size

@@ -23,13 +23,13 @@ class DecodedBatches:
     def get(self, batch: Batch) -> MessageBatch:
         """The batch as its followers share it."""
         header = batch.header
-        place = (header.topic, header.partition, header.base_offset)
-        shared = self._batches.get(place)
+        tp = (header.topic, header.partition, header.base_offset)
+        shared = self._batches.get(tp)
         # Compaction may have left less of it since.
         if shared is None or _checksums(shared.batch) != _checksums(batch):
             if shared is not None:
                 self._bytes -= _size(shared.batch)
-            shared = self._batches[place] = MessageBatch(batch)
+            shared = self._batches[tp] = MessageBatch(batch)
             self._bytes += _size(batch)
             while self._bytes > _DECODED_BYTES_MAX and len(self._batches) > 1:
                 _, oldest = self._batches.popitem(last=False)

@@ -92,7 +92,7 @@ class FollowerTable:
         return message_frame(FrameKind.UNSUBSCRIBE, Goodbye(), aux=follower.key)
 
     def attached(self) -> list[ClientFollower]:
-        """Those that a new connection has to bring back."""
+        """The followers that a new connection has to restore."""
         return [follower for follower in self._by_key.values() if follower.attached]
 
     def remove(self, follower: ClientFollower) -> bool:

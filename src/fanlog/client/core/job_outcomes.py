@@ -79,8 +79,8 @@ class OutcomeTurn:
 
 
 class JobOutcomes:
-    """Those of one worker. `on_first` is called with the first of a turn: when the turn of its loop
-    ends, the shell sends what `take_turn` gives."""
+    """The outcomes of one worker. `on_first` is called with the first of a turn: when the turn of
+    its loop ends, the shell sends what `take_turn` gives."""
 
     __slots__ = ("_error", "_turn", "_under_way", "on_first")
 
@@ -100,7 +100,7 @@ class JobOutcomes:
         return self._turn
 
     def take_turn(self) -> OutcomeTurn | None:
-        """The turn is over: what is to be sent, if there is anything. Call `finished` for it."""
+        """The turn is over: what to send, if there is anything. Call `finished` for it."""
         turn, self._turn = self._turn, None
         if turn is not None:
             self._under_way[turn] = None

@@ -76,32 +76,33 @@ class LeaseInHand:
 
 
 class HeldLeases:
-    """Those of one worker of a queue."""
+    """The leases of one worker of a queue."""
 
     __slots__ = ("_held", "_prefetch", "_queue", "_stuck_with", "_warned")
 
     def __init__(self, queue: str, prefetch: int) -> None:
         self._queue = queue
         self._prefetch = prefetch
-        # Weak: jobs that the application has dropped run out, and go to others.
-        self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
+        # Weak: jobs that the application has dropped run out, and go to others. A dictionary keeps
+        # their order, which a set does not.
+        self._held: weakref.WeakKeyDictionary[LeaseInHand, None] = weakref.WeakKeyDictionary()
         # The jobs in hand when the application waited in vain, and whether that was logged.
         self._stuck_with: set[tuple[Stretch, int, int]] = set()
         self._warned = False
 
     def add(self, lease: LeaseInHand) -> None:
-        self._held.add(lease)
+        self._held[lease] = None
 
     def discard(self, lease: LeaseInHand) -> None:
-        self._held.discard(lease)
+        self._held.pop(lease, None)
 
     def count(self, lease: LeaseInHand, jobs: int) -> None:
         """Counts jobs with an outcome; a negative number takes outcomes back."""
         lease.left -= jobs
         if lease.left <= 0:
-            self._held.discard(lease)
+            self._held.pop(lease, None)
         elif jobs < 0:
-            self._held.add(lease)
+            self._held[lease] = None
 
     def ranges(self) -> Iterator[tuple[Stretch, int, int]]:
         for lease in self._held:

@@ -3,10 +3,10 @@ to send again. Pure bookkeeping per partition; the client moves the bytes.
 
 A batch gets its sequence when it is first sent. After a lost connection everything in flight is
 sent again as it was, in order, and the broker knows what it has. After a refusal nothing new is
-sent until all in flight is answered; then what was refused only for its place in line goes out
-again under the number that the broker expects. A batch that was sent on an earlier connection too
-has no such way out once the broker does not know its producer: nobody can tell whether it is
-stored, and its publishers are told so.
+sent until all in flight is answered; then batches that were refused only because of their order go
+out again under the number that the broker expects. If the batch was also sent on an earlier
+connection, and the broker does not know its producer any more, nobody can tell whether it is
+stored. Its publishers get an error that says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def record_extra_bytes(key: bytes | None, headers: Mapping[str, bytes] | None) -
 
 
 class Waiter(Protocol):
-    """Who waits for one record's outcome."""
+    """Waits for the outcome of one record."""
 
     def stored(self, offset: int, ack: Ack) -> None: ...
     def failed(self, error: FanlogError) -> None: ...
@@ -53,7 +53,7 @@ class PublishSpan(Protocol):
 
 
 class ProducerIdentity(NamedTuple):
-    """Who publishes, as batches say it."""
+    """The producer in the header of a batch."""
 
     id: int
     epoch: int = 0
@@ -89,14 +89,15 @@ class OutgoingRecords:
         self.error: FanlogError | None = None
         self.unwatched = 0
         self.priority = priority
-        # One with a priority is looked at record by record too: others must not get into it.
+        # Whether each record must pass `add_columns`, as those with priorities must.
         self.wide = priority > 0
         # The sampled records, and the spans of those that this program publishes itself.
         self.marks: list[SampledRecord] | None = None
         self.spans: list[tuple[int, PublishSpan]] | None = None
 
     def mark(self, context: TraceContext) -> None:
-        """The last record is sampled: the broker is told, of a bounded number in a batch."""
+        """The last record is sampled: the client names it to the broker. The number of such records
+        in a batch is bounded."""
         marks = self.marks = self.marks or []
         if len(marks) < TRACED_RECORDS_MAX:
             marks.append(SampledRecord(len(self.values) - 1, context.trace_id, context.span_id))
@@ -241,7 +242,7 @@ class PartitionOutbox:
         self.open: OutgoingRecords | None = None
         self.sealed: deque[OutgoingRecords] = deque()
         self.in_flight: deque[Sent] = deque()
-        # Refused for their place in line: first since the last settling, then all that still wait.
+        # Refused because of their order: those since the last settling, then all that still wait.
         self.returned: list[Sent] = []
         self.again: deque[Sent] = deque()
         self.next_sequence = 0
@@ -368,7 +369,8 @@ class PartitionOutbox:
         return records
 
     def overdue(self, before: float) -> list[OutgoingRecords]:
-        """Records that have waited since before that time and have not been told so."""
+        """Records that have waited since before that time, and whose publishers were not notified
+        yet."""
         known = [*self.unanswered(), *([] if self.open is None else [self.open])]
         return [records for records in known if records.since < before and records.waiters]
 

@@ -32,7 +32,7 @@ class PublishTracer(Protocol):
 
 
 class MarkAllowance:
-    """How many sampled records the broker wants to hear of in a second. A fast publisher that
+    """How many sampled records a second the broker wants to learn of. A fast publisher that
     samples much would keep it busy with nothing else."""
 
     __slots__ = ("_left", "_second", "per_second_max")
@@ -43,7 +43,7 @@ class MarkAllowance:
         self._second = 0
 
     def take(self, now: float) -> bool:
-        """Whether it wants to hear of one more."""
+        """Whether it wants to learn of one more."""
         second = int(now)
         if second != self._second:
             self._second, self._left = second, self.per_second_max

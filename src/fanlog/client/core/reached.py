@@ -24,8 +24,8 @@ def reached(batch: Batch, offset: int) -> Reached:
     return Reached(offset, header.leader_epoch, header.topic)
 
 
-def as_positions(places: dict[TopicPartition, Reached]) -> tuple[Position, ...]:
-    return tuple(Position(*place, *at) for place, at in places.items())
+def as_positions(tps: dict[TopicPartition, Reached]) -> tuple[Position, ...]:
+    return tuple(Position(*tp, *at) for tp, at in tps.items())
 
 
 def as_claim(at: Position, committed: int) -> Claim:
@@ -41,10 +41,10 @@ class Partings:
     def __init__(self) -> None:
         self._parted: dict[TopicPartition, tuple[Reached, Reached]] = {}
 
-    def note(self, place: TopicPartition, before: Reached, start: Reached) -> None:
+    def note(self, tp: TopicPartition, before: Reached, start: Reached) -> None:
         """The reader was at `before`, and continues at `start` of a log that is another from there
         on."""
-        self._parted[place] = before, start
+        self._parted[tp] = before, start
 
     def is_stale(self, batch: Batch) -> bool:
         """Whether a batch is of a log that the broker does not have any more."""

@@ -37,7 +37,7 @@ class ReaderProgress(Protocol):
     """Keeps account of how far the application is. A subscription and a member of a group do so in
     different ways."""
 
-    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
+    def positioned(self, tp: TopicPartition, start: Reached, last: Reached | None) -> None:
         """The broker begins at `start`; `last` is where this reader was, if it comes back."""
         ...
 
@@ -67,11 +67,12 @@ class Receiving:
         self.numbers: dict[str, int] = {}
         self.next: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
-        # Partitions of which nothing is to be given, whatever is still on its way.
+        # Partitions whose messages are dropped, whatever is still on its way.
         self.muted: set[TopicPartition] = set()
-        # What has come of partitions that are not to be given yet.
+        # Batches of partitions that are held back.
         self._held_back: dict[TopicPartition, list[MessageBatch]] = {}
-        # Offsets below it are left out: those of a topic that did not exist when it was asked for.
+        # Offsets below it are left out. It belongs to a topic that did not exist when the reader
+        # subscribed.
         self._floor = 0
         # The message in hand, where messages are taken one by one.
         self.current: Message | None = None
@@ -89,7 +90,7 @@ class Receiving:
         return self.take(progress) if self.arrivals.items else None
 
     def take(self, progress: ReaderProgress) -> MessageBatch | None:
-        """The next batch, all of which can be read. One that can't is a gap: it is raised, or, if
+        """The next batch that decodes completely. One that can't is a gap: it is raised, or, if
         that is what `on_gap` is for, left out."""
         batch = self.arrivals.take()
         progress.took(batch)
@@ -119,11 +120,11 @@ class Receiving:
         self.names[joined.number] = joined.name
         self.numbers[joined.name] = joined.number
         for start in joined.starts:
-            place = TopicPartition(joined.name, start.partition)
+            tp = TopicPartition(joined.name, start.partition)
             last = None
-            if place in self.next:
-                last = Reached(self.next[place], self.epochs.get(place, 0), before or 0)
-            progress.placed(place, Reached(start.offset, joined.epoch, joined.number), last)
+            if tp in self.next:
+                last = Reached(self.next[tp], self.epochs.get(tp, 0), before or 0)
+            progress.positioned(tp, Reached(start.offset, joined.epoch, joined.number), last)
 
     def left(self, left: Left) -> None:
         """A topic is gone."""
@@ -131,8 +132,8 @@ class Receiving:
         self.names.pop(left.number, None)
         self.numbers.pop(left.name, None)
         for known in (self.next, self.epochs):
-            for place in [place for place in known if place[0] == left.name]:
-                del known[place]
+            for tp in [tp for tp in known if tp[0] == left.name]:
+                del known[tp]
 
     def noticed(self, notice: Notice) -> None:
         if notice.kind == "missing" and self._wanted.start.kind == "offset" and not self.next:
@@ -141,15 +142,18 @@ class Receiving:
     def delivered(self, batch: Batch) -> None:
         header = batch.header
         name = self.names.get(header.topic)
-        if name is None or (place := TopicPartition(name, header.partition)) in self.muted:
+        if name is None or (tp := TopicPartition(name, header.partition)) in self.muted:
             self.window.consume(header.length)
             return
-        wanted = self.next.get(place, 0)
+        wanted = self.next.get(tp, 0)
         end = batch.next_offset
         if wanted >= end:
             self.window.consume(header.length)
             return
-        self.next[place] = end
+        self.next[tp] = end
+        if header.leader_epoch > self.epochs.get(tp, 0):
+            # An edge continues with the next broker, and its readers don't join again.
+            self.epochs[tp] = header.leader_epoch
         if self._floor > wanted:
             wanted = self._floor
             if wanted >= end:
@@ -158,8 +162,8 @@ class Receiving:
         batch.topic_name = name
         self.window.queued_bytes += header.length
         coming = self._host.decoded(batch).from_offset(wanted)
-        if self._held_back and place in self._held_back:
-            self._held_back[place].append(coming)
+        if self._held_back and tp in self._held_back:
+            self._held_back[tp].append(coming)
         else:
             self.arrivals.put(coming)
 
@@ -176,24 +180,24 @@ class Receiving:
         else:
             self.arrivals.put(lost_error(gap))
 
-    def position(self, place: TopicPartition) -> Position:
+    def position(self, tp: TopicPartition) -> Position:
         """Where a partition continues on the next connection."""
-        epoch, number = self.epochs.get(place, 0), self.numbers.get(place[0], 0)
-        return Position(*place, self.next[place], epoch=epoch, number=number)
+        epoch, number = self.epochs.get(tp, 0), self.numbers.get(tp[0], 0)
+        return Position(*tp, self.next[tp], epoch=epoch, number=number)
 
     # Partitions that come and go
 
-    def forget(self, place: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The partition is not read any more."""
-        self.next.pop(place, None)
-        self.epochs.pop(place, None)
+        self.next.pop(tp, None)
+        self.epochs.pop(tp, None)
 
-    def hold_back(self, place: TopicPartition) -> None:
+    def hold_back(self, tp: TopicPartition) -> None:
         """Gives nothing of a partition until `let_through`."""
-        self._held_back[place] = []
+        self._held_back[tp] = []
 
-    def let_through(self, place: TopicPartition) -> None:
-        for batch in self._held_back.pop(place, ()):
+    def let_through(self, tp: TopicPartition) -> None:
+        for batch in self._held_back.pop(tp, ()):
             self.arrivals.put(batch)
 
     def drop_all(self) -> None:
@@ -201,13 +205,13 @@ class Receiving:
         self.arrivals.items.clear()
         self._held_back.clear()
 
-    def drop_queued(self, place: TopicPartition) -> None:
+    def drop_queued(self, tp: TopicPartition) -> None:
         """Drops what has come of a partition and was not given yet. What came on a connection
         before this one had its bytes counted there."""
         arrivals = self.arrivals
-        if held_back := self._held_back.get(place):
+        if held_back := self._held_back.get(tp):
             arrivals.items.extend(held_back)
-            self._held_back[place] = []
+            self._held_back[tp] = []
         if not arrivals.items:
             return
         stale_bytes = self.window.stale_bytes
@@ -220,7 +224,7 @@ class Receiving:
             size = item.batch.header.length
             stale = stale_bytes > 0
             stale_bytes -= size if stale else 0
-            if (item.topic, item.partition) != place:
+            if (item.topic, item.partition) != tp:
                 kept.append(item)
                 continue
             self.window.queued_bytes -= size

@@ -24,9 +24,9 @@ class StagingFrame:
 
 
 class StagedBatches:
-    """Batches of one stager. They are joined into frames of about `frame_bytes`, of which at most
-    `frames_max` wait for answers. After `rounds_max` losses in a row without an answer between them
-    it gives up."""
+    """Batches of one stager. They are joined into frames of about `frame_bytes`. At most
+    `frames_max` frames wait for answers. After `rounds_max` losses in a row without an answer
+    between them it gives up."""
 
     __slots__ = (
         "_frame_bytes",

@@ -10,7 +10,7 @@ turn, which `ClientCore` reports as a `ProtocolError`.
 | DIALING  | the transport is being opened                                            |
 | GREETING | HELLO is sent, WELCOME has not come                                      |
 | RESUMING | welcomed; topics and subscriptions are brought back                      |
-| READY    | everything goes on                                                       |
+| READY    | requests are sent and answered                                           |
 | DRAINING | the broker stops: answers still come, new requests wait                  |
 | LOST     | there is no connection; another may be dialed                            |
 | CLOSED   | for good                                                                 |

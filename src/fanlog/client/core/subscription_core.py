@@ -77,26 +77,26 @@ class SeenMessages:
     def unreadable(self, batch: MessageBatch) -> None:
         """It was counted as seen."""
 
-    def placed(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
+    def positioned(self, tp: TopicPartition, start: Reached, last: Reached | None) -> None:
         receiving = self.receiving
-        receiving.next[place] = start.offset
-        receiving.epochs[place] = start.epoch
+        receiving.next[tp] = start.offset
+        receiving.epochs[tp] = start.epoch
         if last is not None and (last.offset, last.number) != (start.offset, start.number):
-            receiving.partings.note(place, last, start)
-            self._seen[place] = start
+            receiving.partings.note(tp, last, start)
+            self._seen[tp] = start
         # Committed as well: or what comes there while nobody reads would be skipped.
-        self._seen.setdefault(place, start)
+        self._seen.setdefault(tp, start)
 
     def left(self, topic: str) -> None:
-        for place in [place for place in self._seen if place[0] == topic]:
-            del self._seen[place]
+        for tp in [tp for tp in self._seen if tp[0] == topic]:
+            del self._seen[tp]
 
     def positions(self) -> tuple[Position, ...]:
         seen = dict(self._seen)
         current = self.receiving.current
         if current is not None and not self.receiving.partings.is_stale(current.batch):
-            place = TopicPartition(current.topic, current.partition)
-            seen[place] = reached(current.batch, current.offset + 1)
+            tp = TopicPartition(current.topic, current.partition)
+            seen[tp] = reached(current.batch, current.offset + 1)
         return as_positions(seen)
 
 
@@ -131,8 +131,8 @@ class SubscriptionCore:
             )
         if message is None:
             return self.source.positions()
-        place = TopicPartition(message.topic, message.partition)
-        return as_positions({place: reached(message.batch, message.offset + 1)})
+        tp = TopicPartition(message.topic, message.partition)
+        return as_positions({tp: reached(message.batch, message.offset + 1)})
 
     # The conversation
 
@@ -143,7 +143,7 @@ class SubscriptionCore:
         """The request that continues this subscription on a new connection."""
         receiving = self.receiving
         receiving.window.reconnect()
-        resume = tuple(receiving.position(place) for place in receiving.next)
+        resume = tuple(receiving.position(tp) for tp in receiving.next)
         wanted = msgspec.structs.replace(self.wanted, resume=resume, missing="wait")
         return FrameKind.SUBSCRIBE, wanted
 

@@ -74,7 +74,7 @@ class TopicDirectory:
                 self._kept[name] = with_partitions(opened, partitions)
 
     def forget(self, name: str) -> None:
-        """The topic may be another one by now: it is asked for again."""
+        """The topic may be another one by now, so the next use opens it again."""
         self._kept.pop(name, None)
         self._numbers.pop(name, None)
 

@@ -85,7 +85,7 @@ class TopicOutbox:
         return True
 
     def waits_since(self, time: float) -> bool:
-        """Whether a batch that was begun by then is not answered yet."""
+        """Whether a batch that was begun before that time is not answered yet."""
         return any(
             records.since <= time for outbox in self.partitions for records in outbox.unanswered()
         )
@@ -137,7 +137,7 @@ class TopicOutbox:
                 for chosen in self.partitions:
                     chosen.seal()
 
-    def go_on_after(self, former: TopicOutbox) -> None:
+    def resume_after(self, former: TopicOutbox) -> None:
         """Numbers on where an outbox of the same log has stopped. What that one had in flight has
         those numbers, stored or not: used again, they would pass for repeats."""
         self.grow(len(former.partitions))

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import checked
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import FencedError, InvalidArgumentError
 from fanlog.format.messages import (
     AbortTransaction,
     BeginTransaction,
@@ -31,6 +31,7 @@ from fanlog.format.messages import (
     TransactionCommitted,
     decode,
 )
+from fanlog.model import TopicPartition
 
 
 class TransactionState(Enum):
@@ -44,6 +45,36 @@ class CommittingMember(Protocol):
     """A group's member, whose positions a transaction can commit."""
 
     def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets: ...
+
+
+class ReadingMember(CommittingMember, Protocol):
+    """A group's member whose messages are processed in a transaction."""
+
+    def times_came(self, tp: TopicPartition) -> int: ...
+
+
+class MemberAtStart:
+    """A member as it was when an attempt began. If it has lost that membership since, and joined
+    again, the messages that it read before belong to others. The same goes for messages of a
+    partition that it has lost since, even if it has the partition again."""
+
+    def __init__(self, member: ReadingMember) -> None:
+        self._member = member
+        self._offsets = member.offsets_for_commit(())
+        self._came: dict[TopicPartition, int] = {}
+
+    def reads(self, tp: TopicPartition) -> None:
+        """A message of this partition was taken."""
+        self._came.setdefault(tp, self._member.times_came(tp))
+
+    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
+        self._member.offsets_for_commit(positions or ())
+        if any(self._member.times_came(tp) != came for tp, came in self._came.items()):
+            raise FencedError(
+                "A partition went to another member before the results were stored. Nothing "
+                "was stored; the other member does the work again."
+            )
+        return msgspec.structs.replace(self._offsets, positions=positions or ())
 
 
 class TransactionCore:
@@ -96,8 +127,8 @@ class TransactionCore:
         offsets = member.offsets_for_commit(positions)
         key = (offsets.group, offsets.member)
         before = () if key not in self._offsets else self._offsets[key].positions
-        places = {(p.topic, p.partition): p for p in (*before, *offsets.positions)}
-        self._offsets[key] = msgspec.structs.replace(offsets, positions=tuple(places.values()))
+        tps = {(p.topic, p.partition): p for p in (*before, *offsets.positions)}
+        self._offsets[key] = msgspec.structs.replace(offsets, positions=tuple(tps.values()))
         self._members[key] = member
 
     # The end

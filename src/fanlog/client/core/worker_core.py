@@ -142,8 +142,8 @@ class WorkerCore:
 
     def extend_all(self) -> None:
         """Asks for more time for all jobs in hand. To be called long before leases expire. Nothing
-        may keep a lease here: it would be in hand for good, also after the application has dropped
-        its jobs."""
+        may keep a lease here: it would stay in hand even after the application has dropped its
+        jobs."""
         self.held.warn_if_stuck(waited=self.arrivals.wanted)
         ranges = list(self.held.ranges())
         if ranges:
@@ -157,24 +157,28 @@ class WorkerCore:
         """The broker's answer to one frame of a turn; `before` is the greeting of the connection
         on which it was first sent."""
         if self._host.welcome is before:
-            turn.came_late(decode(Settled, payload).late)
+            late = decode(Settled, payload).late
+            turn.came_late(late)
+            # A lease that ran out while the ack was on its way may have come again meanwhile.
+            if not late and any(lease.deliveries > 1 for lease in self.waiting()):
+                self._drop_acked(settle)
         else:
             # The first one may have taken effect: then it is normal that this one was late. But
             # who rejects a job has to know that it may be with another worker.
             late = decode(Settled, payload).late
             turn.came_late(tuple(one for one in late if one.verb == OutcomeKind.REJECT))
-            self._acked_again(settle)
+            self._drop_acked(settle)
 
-    def _acked_again(self, settle: Settle) -> None:
-        """Acks were sent a second time. A restarted broker that did not get the first may have
-        handed out the jobs again in between: they are dropped here."""
+    def _drop_acked(self, settle: Settle) -> None:
+        """These acks took effect. The broker may have handed out the jobs again in between, after a
+        restart without the ack, or when their leases ran out: they are dropped here."""
         for outcome in settle.outcomes:
             if outcome.verb != OutcomeKind.ACK:
                 continue
-            place = (outcome.number, outcome.partition)
+            tp = (outcome.number, outcome.partition)
             for lease in self.waiting():
                 apart = outcome.next <= lease.first or lease.next <= outcome.first
-                if lease.stretch[:2] != place or apart:
+                if lease.stretch[:2] != tp or apart:
                     continue
                 items = self.arrivals.items
                 at = items.index(lease)
@@ -241,8 +245,8 @@ class WorkerCore:
             return
         batch.topic_name = self._names.get(lease.number, "")
         decoded = self._host.decoded(batch)
-        place = (lease.number, lease.partition, lease.base_offset)
-        self._batch_cache.put(place, decoded, batch.header.length)
+        tp = (lease.number, lease.partition, lease.base_offset)
+        self._batch_cache.put(tp, decoded, batch.header.length)
         self._take(lease, decoded)
 
     def _take(self, lease: Lease, batch: MessageBatch) -> None:

@@ -1,22 +1,24 @@
-"""Dead letters of a group: messages that failed for good, stored like those of queues. The client
-has the message, so that the letter does not depend on the log."""
+"""Stores the dead letters of a group: `core/handled_dead_letters.py` makes them, this asks for
+their topic and publishes them."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import time
 from typing import Any, Protocol
 
+from fanlog.client.core.handled_dead_letters import (
+    HandledDeadLetter,
+    dead_letter,
+    died,
+    topic_for,
+    without_content,
+)
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.errors import ForbiddenError, MessageTooLargeError, TopicExistsError
-from fanlog.format.dead_letters import (
-    REASON_CHARACTERS_MAX,
-    TOPIC_PREFIX,
-    Death,
-    death_headers,
-    letter_topic_settings,
-)
+from fanlog.format.dead_letters import letter_topic_settings
 from fanlog.model import Receipt, TopicInfo
 
 
@@ -46,39 +48,19 @@ class DeadLetterPublisher:
         self._known: set[str] = set()
 
     async def publish(self, message: Message, reason: str, attempts: int) -> str:
-        """Returns when the letter is stored, with the name of its topic."""
-        topic = self._topic or TOPIC_PREFIX + message.topic
+        """Returns when the dead letter is stored, with the name of its topic."""
+        topic = topic_for(message, self._topic)
         await self._make_topic(topic, message.topic)
-        header = message.batch.header
-        death = Death(
-            topic=message.topic,
-            partition=message.partition,
-            offset=message.offset,
-            queue=self._group,
-            reason=reason[:REASON_CHARACTERS_MAX],
-            deliveries=attempts,
-            time=dt.datetime.now(dt.UTC),
-            key=message.key,
-            null=message.is_tombstone,
-            log=f"{header.topic}.{header.leader_epoch}",
-            priority=message.priority,
-        )
+        death = died(message, self._group, reason, attempts, time.time_ns() // 1000)
         try:
-            await self._publish(topic, message, death)
+            await self._publish(topic, dead_letter(message, death))
         except MessageTooLargeError as fault:
-            # With its headers it does not fit: the letter has the reason, and no content.
-            bare = death._replace(null=True, reason=f"{death.reason} ({fault})")
-            await self._host.publish(topic, b"", key=bare.letter_key, headers=death_headers(bare))
+            await self._publish(topic, without_content(death, fault))
         return topic
 
-    async def _publish(self, topic: str, message: Message, death: Death) -> None:
-        await self._host.publish(
-            topic,
-            message.value,
-            key=death.letter_key,
-            headers={**message.headers, **death_headers(death)},
-            event_time=message.event_time,
-        )
+    async def _publish(self, topic: str, letter: HandledDeadLetter) -> None:
+        value, key, headers, event_time = letter
+        await self._host.publish(topic, value, key=key, headers=headers, event_time=event_time)
 
     async def _make_topic(self, topic: str, source: str) -> None:
         if topic in self._known:

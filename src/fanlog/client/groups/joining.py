@@ -8,17 +8,21 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, get_args
 
 from fanlog.client.arguments import as_reset, checked, topic_name
+from fanlog.client.core.handling import Desk
+from fanlog.client.core.member_core import MemberCore, followed
+from fanlog.client.core.offset_commits import CommitMode
+from fanlog.client.core.owned_partitions import OwnedPartitions
+from fanlog.client.core.receiving import Receiving
 from fanlog.client.groups.dead_letters import DeadLetterHost, DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
-from fanlog.client.groups.handling import Desk
-from fanlog.client.groups.member import GroupMember, MemberCore, MemberHost
+from fanlog.client.groups.member import GroupMember, MemberHost
 from fanlog.client.groups.options import (
     ConsumeOptions,
     HandledOptions,
+    MemberOptions,
     check_options,
     handler_rules,
 )
-from fanlog.client.groups.partitions import CommitMode, MemberOptions
 from fanlog.client.groups.running import Handled, MessageHandler, run_member
 from fanlog.client.notices import missing_policy
 from fanlog.config import ClientOptions
@@ -44,8 +48,15 @@ class Joining:
         check_options(options, ConsumeOptions.__annotations__)
         wanted = self._wanted(options)
         chosen = _member_options(options)
-        core = MemberCore(self._host, self._host.take_number(), wanted, chosen)
-        return GroupMember(self._host, core, chosen)
+        host, key = self._host, self._host.take_number()
+        owned = OwnedPartitions(
+            host,
+            Receiving(host, key, followed(wanted), chosen.on_gap),
+            wanted.group,
+            commit=chosen.commit,
+            announces=chosen.on_assign is not None,
+        )
+        return GroupMember(host, MemberCore(host, key, wanted, owned), chosen)
 
     def run(
         self,

@@ -1,5 +1,5 @@
 """A member of a consumer group: a subscription whose partitions the broker chooses, and takes back
-when others come. `partitions.py` has them; this is what applications and the client call."""
+when others come. `core/member_core.py` decides; this is what applications and the client call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import logging
 from types import TracebackType
 from typing import Protocol
 
-import msgspec
-
 from fanlog.client.arguments import StartLike
-from fanlog.client.core.reached import Reached
-from fanlog.client.core.receiving import Receiving
-from fanlog.client.core.subscription_core import SubscriptionCore
-from fanlog.client.groups.partitions import MemberOptions, OwnedPartitions, PartitionsHost
+from fanlog.client.core.member_core import MemberCore
+from fanlog.client.core.offset_commits import ReachedPositions
+from fanlog.client.core.reached import as_positions
+from fanlog.client.groups.attendant import PartitionAttendant, called_back
+from fanlog.client.groups.offset_committer import GroupHost, OffsetCommitter
+from fanlog.client.groups.options import MemberOptions
 from fanlog.client.message import Message
 from fanlog.client.subscription import Subscription, SubscriptionHost
 from fanlog.client.waiting import begin
@@ -27,55 +27,8 @@ from fanlog.model import TopicPartition
 logger = logging.getLogger("fanlog.client")
 
 
-class MemberHost(SubscriptionHost, PartitionsHost, Protocol):
+class MemberHost(SubscriptionHost, GroupHost, Protocol):
     """The client, as far as a member needs it."""
-
-
-def followed(wanted: messages.JoinGroup) -> messages.Subscribe:
-    """What a member follows, as a subscription."""
-    return messages.Subscribe(
-        target=wanted.target, wildcard=wanted.wildcard, window_bytes=wanted.window_bytes
-    )
-
-
-class MemberCore(SubscriptionCore):
-    """The follower of a member: it asks for its group, and comes back with its partitions."""
-
-    def __init__(
-        self,
-        host: MemberHost,
-        key: int,
-        join: messages.JoinGroup,
-        options: MemberOptions,
-        owned: OwnedPartitions | None = None,
-    ) -> None:
-        if owned is None:
-            receiving = Receiving(host, key, followed(join), options.on_gap)
-            owned = OwnedPartitions(host, receiving, join.group, options)
-        super().__init__(host, key, followed(join), options.on_gap, owned)
-        self.join = join
-        self.owned = owned
-
-    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
-        return FrameKind.JOIN_GROUP, self.join
-
-    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
-        self.receiving.window.reconnect()
-        claims = self.owned.claims()
-        wanted = msgspec.structs.replace(self.join, claims=claims, missing="wait", start=None)
-        return FrameKind.JOIN_GROUP, wanted
-
-    def opened(self, payload: bytes) -> None:
-        epoch = decode(messages.GroupJoined, payload).epoch
-        self.join = msgspec.structs.replace(self.join, epoch=epoch)
-
-    def revoked(self, revoke: messages.Revoke) -> None:
-        self.owned.revoked(revoke)
-
-    def end(self, error: FanlogError) -> None:
-        """No more messages come, and those here are not given out: other members will get them."""
-        super().end(error)
-        self.owned.ended(lost=not isinstance(error, ClosedError))
 
 
 class GroupMember(Subscription):
@@ -88,9 +41,14 @@ class GroupMember(Subscription):
 
     def __init__(self, host: MemberHost, core: MemberCore, options: MemberOptions) -> None:
         super().__init__(host, core)
+        self._group_host: GroupHost = host
         self._member_core = core
         self._options = options
         self._owned = core.owned
+        self._commits = OffsetCommitter(host, core.owned)
+        self._attendant = PartitionAttendant(
+            host, core.owned, self._commits, options.on_assign, options.on_revoke
+        )
         self._timer: asyncio.Task[None] | None = None
         core.arrivals.on_close = self._stop_timer
 
@@ -118,7 +76,7 @@ class GroupMember(Subscription):
         >>> await orders.start()
         """
         if not self._arrivals.started:
-            self._owned.commits.start()
+            self._commits.start()
             await begin(self._arrivals, lambda: self._host.attach(self._member_core, leaving=self))
             # It may be over before it began: what ends it can come right behind the answer.
             if self._options.commit == "auto" and self._arrivals.closed is None:
@@ -139,10 +97,19 @@ class GroupMember(Subscription):
             self._core.end(ClosedError("The member was closed: call consume() again."))
             if self._arrivals.started:
                 try:
-                    await self._owned.leave()
+                    await self._leave()
                 finally:
                     await self._host.detach(self._core)
         self._owned.commits.raise_error()
+
+    async def _leave(self) -> None:
+        """Notifies the application, and commits the offsets of finished messages, unless commits
+        are manual."""
+        await self._attendant.finish()
+        if self._group_host.connected:
+            await self._commits.flush(done=self._owned.commits_by_itself)
+        else:
+            self._owned.check_all_committed()
 
     async def __aexit__(
         self,
@@ -167,60 +134,54 @@ class GroupMember(Subscription):
     @property
     def positions(self) -> tuple[messages.Position, ...]:
         """What `commit()` would commit."""
-        return self._owned.positions()
+        return as_positions(self.reached(None))
 
     def offsets_for_commit(
         self, positions: tuple[messages.Position, ...] | None = None
     ) -> messages.GroupOffsets:
-        """These positions, or those of all that was taken, for a transaction to commit.
+        """These positions, or those after all messages taken, for a transaction to commit.
 
         >>> tx.commit_offsets(orders)
         """
         if positions is None:
             self._owned.check_hand()
             positions = self.positions
-        self._owned.check_hand([TopicPartition(p.topic, p.partition) for p in positions])
-        for position in positions:
-            self._owned.check_read(
-                TopicPartition(position.topic, position.partition), position.offset
-            )
-        return messages.GroupOffsets(
-            self.group, self.member, self._member_core.join.epoch, positions
-        )
+        return self._member_core.group_offsets(positions)
 
-    def times_came(self, place: TopicPartition) -> int:
+    def times_came(self, tp: TopicPartition) -> int:
         """How often this member has got a partition that it has; 0 if it does not have it."""
-        return self._owned.times_came(place)
+        return self._owned.times_came(tp)
 
     async def commit(self, message: Message | None = None) -> None:
-        """Commits up to this message, or all that was taken, the one in hand included; in a
-        callback, which may come while that one is worked on, all but it. Returns when it is done.
-        Raises FencedError if a partition is somebody else's by now; then nothing was committed.
+        """Commits offsets up to this message, or of all messages taken, including the one in hand.
+        In a callback, which may run while that message is processed, it does not count. Returns
+        when the offsets are stored. Raises FencedError if another member has a partition now; then
+        nothing was committed.
 
         >>> async for message in orders:
         ...     await orders.commit(message)
         """
-        await self._owned.commits.now(self.reached(message))
+        await self._commits.now(self.reached(message))
 
     def commit_soon(self, message: Message | None = None) -> None:
-        """The same in the background. What goes wrong is raised by the next commit or close.
+        """The same in the background. The next commit or close raises its errors.
 
         >>> orders.commit_soon()
         """
         self.commit_reached_soon(self.reached(message))
 
-    async def commit_reached(self, reached: dict[TopicPartition, Reached]) -> None:
-        """Commits these places, which the application has read. Returns when it is done."""
-        for place, at in reached.items():
-            self._owned.check_read(place, at.offset)
-        await self._owned.commits.now(reached)
+    async def commit_reached(self, reached: ReachedPositions) -> None:
+        """Commits these positions, which the application has read. Returns when it is done."""
+        for tp, at in reached.items():
+            self._owned.check_read(tp, at.offset)
+        await self._commits.now(reached)
 
-    def commit_reached_soon(self, reached: dict[TopicPartition, Reached]) -> None:
-        self._owned.commits.soon(reached)
+    def commit_reached_soon(self, reached: ReachedPositions) -> None:
+        self._commits.soon(reached)
 
-    def reached(self, message: Message | None) -> dict[TopicPartition, Reached]:
-        """What a commit now is of."""
-        return self._owned.reached(message)
+    def reached(self, message: Message | None) -> ReachedPositions:
+        """The positions that a commit now would store."""
+        return self._owned.reached(message, in_callback=called_back.get())
 
     async def seek(
         self, start: StartLike, topic: str = "", partition: int | None = None
@@ -232,4 +193,12 @@ class GroupMember(Subscription):
         >>> await orders.seek("earliest", topic="orders", partition=0)
         """
         await self.start()
-        return await self._owned.seek(start, topic, partition)
+        return await self._seek_now(start, topic, partition)
+
+    async def _seek_now(
+        self, start: StartLike, topic: str, partition: int | None
+    ) -> tuple[messages.Position, ...]:
+        """The same of a member that has joined."""
+        wanted = self._owned.seek_request(start, topic, partition)
+        moved = await self._group_host.ask(FrameKind.SEEK, wanted, aux=self._owned.key)
+        return decode(messages.Positions, moved).positions

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypedDict, get_args
+from dataclasses import dataclass
+from typing import TypedDict, get_args
 
 import msgspec
 
 from fanlog.client.arguments import StartLike
 from fanlog.client.backoff import Backoff
+from fanlog.client.core.handling import OnFailure, Order
+from fanlog.client.core.offset_commits import CommitMode
 from fanlog.client.core.receiving import OnGap
 from fanlog.client.groups.attendant import OnPartitions
-from fanlog.client.groups.handling import Order
-from fanlog.client.groups.partitions import CommitMode
 from fanlog.errors import InvalidArgumentError
 from fanlog.model import MissingPolicy, ResetPolicy
 
-OnFailure = Literal["dead-letter", "skip", "stop"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOptions:
+    """What a member does by itself, and its callbacks."""
+
+    commit: CommitMode = "auto"
+    commit_interval_seconds: float = 1.0
+    on_assign: OnPartitions | None = None
+    on_revoke: OnPartitions | None = None
+    on_gap: OnGap | None = None
 
 
 class SharedOptions(TypedDict, total=False):

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from fanlog.client.core.handling import FailureStep, MessageToHandle, after_failure
 from fanlog.client.groups.dead_letters import DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
-from fanlog.client.groups.handling import MessageToHandle
 from fanlog.client.groups.options import HandlerRules
 from fanlog.client.message import Message
 from fanlog.client.queues.jobs import said_by
@@ -110,7 +110,7 @@ class _HandlerRun:
         while len(self._under_way) < self._rules.concurrency:
             entry = self._desk.take()
             if entry is None:
-                self._member.handled_partitions.make_room()
+                self._member.make_room()
                 return
             task = asyncio.ensure_future(self._handle(entry))
             self._under_way.add(task)
@@ -134,7 +134,7 @@ class _HandlerRun:
             self._desk.abandon(entry)
             raise
         finally:
-            self._member.handled_partitions.handled(entry.place)
+            self._member.handled_partitions.handled(entry.tp)
 
     async def _call(self, message: Message) -> None:
         tracer = maybe_tracer()
@@ -151,11 +151,7 @@ class _HandlerRun:
             entry.failures += 1
             self._counts.failures += 1
             self._log(entry, error)
-            attempts = self._rules.max_attempts
-            if attempts is None or entry.failures < attempts:
-                self._postpone(entry)
-            else:
-                await self._give_up(entry, error)
+            await self._failed(entry, error)
         else:
             self._counts.messages += 1
             self._desk.finish(entry)
@@ -186,40 +182,45 @@ class _HandlerRun:
         wait = asyncio.get_running_loop().call_later(delay_seconds, over)
         self._waits.add(wait)
 
-    async def _give_up(self, entry: MessageToHandle, error: Exception) -> None:
+    async def _failed(self, entry: MessageToHandle, error: Exception) -> None:
         message = entry.message
-        if self._rules.on_failure == "stop":
-            error.add_note(
-                f"{message.topic}/{message.partition}@{message.offset} failed {entry.failures} "
-                "times, and on_failure is 'stop'. Its offset was not committed, so it will be "
-                "delivered again."
-            )
-            raise error
-        if self._rules.on_failure == "skip":
-            self._counts.skipped += 1
-            logger.error(
-                "Message %s/%d@%d of group %s is skipped after %d attempts.",
-                message.topic,
-                message.partition,
-                message.offset,
-                self._member.group,
-                entry.failures,
-            )
-            self._desk.finish(entry)
-            return
-        if read_death(message.headers) is not None:
-            # A pattern may take dead letters in. One that fails must not become another.
-            self._counts.skipped += 1
-            logger.error(
-                "%s/%d@%d is a dead letter already; it is not moved again.",
-                message.topic,
-                message.partition,
-                message.offset,
-            )
-            self._desk.finish(entry)
-            return
-        entry.reason = said_by(error)
-        await self._dead_letter(entry)
+        step = after_failure(
+            entry.failures,
+            self._rules.max_attempts,
+            self._rules.on_failure,
+            is_dead_letter=read_death(message.headers) is not None,
+        )
+        match step:
+            case FailureStep.RETRY:
+                self._postpone(entry)
+            case FailureStep.STOP:
+                error.add_note(
+                    f"{message.topic}/{message.partition}@{message.offset} failed "
+                    f"{entry.failures} times, and on_failure is 'stop'. Its offset was not "
+                    "committed, so it will be delivered again."
+                )
+                raise error
+            case FailureStep.SKIP:
+                self._skip(entry, "is skipped")
+            case FailureStep.LEAVE:
+                self._skip(entry, "is a dead letter already, and is skipped")
+            case FailureStep.DEAD_LETTER:
+                entry.reason = said_by(error)
+                await self._dead_letter(entry)
+
+    def _skip(self, entry: MessageToHandle, what: str) -> None:
+        message = entry.message
+        self._counts.skipped += 1
+        logger.error(
+            "Message %s/%d@%d of group %s %s after %d attempts.",
+            message.topic,
+            message.partition,
+            message.offset,
+            self._member.group,
+            what,
+            entry.failures,
+        )
+        self._desk.finish(entry)
 
     async def _dead_letter(self, entry: MessageToHandle) -> None:
         """Its partition waits until the letter is stored."""

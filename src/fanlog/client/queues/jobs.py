@@ -168,7 +168,7 @@ class Job:
         await self.ack()
 
     async def fail(self, reason: str) -> None:
-        """Answers the request with an error, and acks it: who asked gets a RequestError.
+        """Answers the request with an error, and acks it: the caller gets a RequestError.
 
         >>> await job.fail("no such picture")
         """

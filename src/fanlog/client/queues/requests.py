@@ -9,6 +9,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from fanlog.client.core.reply_table import (
+    ReplyTable,
+    check_reply,
+    maybe_reply_address,
+    request_headers,
+)
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, said_by
@@ -22,21 +28,15 @@ from fanlog.errors import (
     FanlogError,
     LeaseLostError,
     MessagesLostError,
-    NoRespondersError,
-    RequestFailedError,
     RequestTimeoutError,
     TopicNotFoundError,
 )
 from fanlog.format.messages import TopicOpened
-from fanlog.format.requests import CORRELATION, ERROR, REPLY_TO
 from fanlog.model import INBOX_PREFIX, Receipt
 
 logger = logging.getLogger("fanlog.client")
 
 RequestHandler = Callable[[Job], Awaitable[Value | None]]
-# How long a topic that had a server is assumed to have one.
-_RESPONDERS_SECONDS = 1.0
-_CHECKED_TOPICS_MAX = 1024
 
 
 class RequestHost(Protocol):
@@ -56,17 +56,32 @@ class RequestHost(Protocol):
     async def delete_topic(self, name: str) -> None: ...
 
 
+class _AwaitedReply:
+    """Waits for one answer under asyncio."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def replied(self, message: Message) -> None:
+        if not self.future.done():
+            self.future.set_result(message)
+
+    def failed(self, error: FanlogError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class Requests:
     """One client's requests that wait for their answers. The inbox is made with the first."""
 
     def __init__(self, host: RequestHost) -> None:
         self._host = host
+        self._replies = ReplyTable()
         self._inbox: Subscription | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[bytes, asyncio.Future[Message]] = {}
-        self._number = 0
-        self._checked: dict[str, float] = {}
 
     async def request(
         self,
@@ -76,42 +91,30 @@ class Requests:
         key: bytes | str | None,
         headers: Headers | None,
     ) -> Message:
-        self._number += 1
-        correlation = b"%d" % self._number
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        correlation = b""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._check_responders(topic)
                 inbox = await self._get_inbox()
-                self._waiting[correlation] = answer
-                own = {REPLY_TO: inbox.target, CORRELATION: correlation}
+                reply = _AwaitedReply()
+                correlation = self._replies.add(reply)
+                own = request_headers(inbox.target, correlation)
                 await self._host.publish(topic, value, key=key, headers={**(headers or {}), **own})
-                message = await answer
+                message = await reply.future
         except TimeoutError:
             raise RequestTimeoutError(
                 f"The request to {topic!r} got no answer within {timeout_seconds} s. It may "
                 "have been done, or may still be done. Give more time with timeout_seconds."
             ) from None
         finally:
-            self._waiting.pop(correlation, None)
-        error = message.headers.get(ERROR)
-        if error is not None:
-            raise RequestFailedError(error.decode(errors="replace"))
-        return message
+            self._replies.forget(correlation)
+        return check_reply(message)
 
     async def _check_responders(self, topic: str) -> None:
         now = asyncio.get_running_loop().time()
-        if self._checked.get(topic, -1.0) > now:
-            return
-        opened = await self._host.open_topic(topic)
-        if not opened.followers:
-            raise NoRespondersError(
-                f"{topic!r} has no worker or reader, so nobody would answer. Start a worker, "
-                f"for example with client.serve({topic!r}, handler)."
-            )
-        if len(self._checked) >= _CHECKED_TOPICS_MAX:
-            self._checked.clear()
-        self._checked[topic] = now + _RESPONDERS_SECONDS
+        if not self._replies.is_checked(topic, now):
+            opened = await self._host.open_topic(topic)
+            self._replies.check(topic, opened.followers, now)
 
     async def _get_inbox(self) -> Subscription:
         async with self._opening:
@@ -124,22 +127,14 @@ class Requests:
             return self._inbox
 
     async def _read(self, inbox: Subscription) -> None:
-        """Passes answers to waiting callers; others are dropped."""
         while True:
             try:
-                batch = await inbox.next_batch()
+                self._replies.received(await inbox.next_batch())
             except MessagesLostError as lost:
                 logger.warning("answers were lost: %s", lost)
-                continue
             except FanlogError as error:
-                for answer in self._waiting.values():
-                    if not answer.done():
-                        answer.set_exception(error)
+                self._replies.fail_all(error)
                 return
-            for message in batch.messages:
-                answer = self._waiting.get(message.headers.get(CORRELATION, b""))
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
 
     async def close(self) -> None:
         """Takes the inbox away."""
@@ -158,20 +153,16 @@ class Requests:
     ) -> None:
         """Answers a request. A message that is no request gets no answer, and neither does a caller
         that is gone."""
-        asked = request.headers
-        reply_to = asked.get(REPLY_TO)
-        if reply_to is None:
+        address = maybe_reply_address(request, error)
+        if address is None:
             return
-        inbox = reply_to.decode(errors="replace")
-        own = {CORRELATION: asked.get(CORRELATION, b"")}
-        if error:
-            own[ERROR] = error.encode(errors="replace")
-        if not inbox.startswith(INBOX_PREFIX):
-            logger.warning("a request wants its answer in %r, which is no inbox", inbox)
+        inbox = address.inbox
+        if not address.is_inbox:
+            logger.warning("a request names %r for its answer, which is not an inbox", inbox)
             return
         try:
-            encoding = answer_encoding(value, asked)
-            own_headers = {**(headers or {}), **own}
+            encoding = answer_encoding(value, request.headers)
+            own_headers = {**(headers or {}), **address.headers}
             await self._host.publish(inbox, value, headers=own_headers, encoding=encoding)
         except TopicNotFoundError:
             logger.debug(

@@ -77,7 +77,8 @@ async def run_jobs(
                 if coming.done() and not stopped.is_set():
                     job = coming.result()
                     under_way.add(asyncio.ensure_future(_handled(handle, job)))
-                    # It must not be kept from running out by who only handed it on.
+                    # This reference must not keep the lease from expiring: it only handed the job
+                    # on.
                     del job
                     coming = asyncio.ensure_future(worker.next())
             if under_way:

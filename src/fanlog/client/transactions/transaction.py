@@ -214,8 +214,8 @@ class Transaction:
     send = publish
 
     def commit_offsets(self, member: CommittingMember, taken: Taken = None) -> None:
-        """Commits a group's positions with the transaction: all that the member has taken, the
-        message in hand included, or after these messages, or these positions.
+        """Commits a group's positions with the transaction: those after all messages that the
+        member has taken, including the one in hand, or after these messages, or these positions.
 
         >>> tx.commit_offsets(member)
         """
@@ -278,9 +278,9 @@ def _positions(taken: Taken) -> tuple[Position, ...] | None:
     furthest: dict[tuple[str, int], Position] = {}
     for one in (taken,) if isinstance(taken, Message) else taken:
         position = one if isinstance(one, Position) else position_after(one)
-        place = (position.topic, position.partition)
-        if place not in furthest or furthest[place].offset < position.offset:
-            furthest[place] = position
+        tp = (position.topic, position.partition)
+        if tp not in furthest or furthest[tp].offset < position.offset:
+            furthest[tp] = position
     return tuple(furthest.values())
 
 
@@ -295,8 +295,8 @@ async def run_transaction(
     id: str,
     attempts: int,
 ) -> TransactionCommitted:
-    """Does the work in a transaction, and again in another of the same id where the broker has
-    lost it: whatever became of those before, it happens once."""
+    """Does the work in a transaction, and repeats it in another one with the same id if the broker
+    has lost the first. It takes effect once."""
     if not callable(work):
         raise InvalidArgumentError("run_transaction needs a function that takes a transaction.")
     id = id or secrets.token_hex(16)

@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import msgspec
-
+from fanlog.client.core.offset_commits import CommitMode
 from fanlog.client.core.receiving import OnGap
+from fanlog.client.core.transaction_core import MemberAtStart
 from fanlog.client.groups.attendant import OnPartitions
 from fanlog.client.groups.member import GroupMember
-from fanlog.client.groups.partitions import CommitMode
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.tracing import maybe_tracer
@@ -30,13 +29,13 @@ from fanlog.errors import (
     InvalidArgumentError,
     TransactionNotFoundError,
 )
-from fanlog.format.messages import GroupOffsets, Position
+from fanlog.format.messages import Position
 from fanlog.format.patterns import fits
 from fanlog.model import ResetPolicy, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
-# How often somebody is asked whether it is over while no message comes.
+# How often `until` is called while no message comes.
 _LOOK_SECONDS = 0.1
 
 
@@ -91,30 +90,6 @@ class TransformOptions:
     on_gap: OnGap | None
 
 
-class _MemberAtStart:
-    """A member as it was when an attempt began. If it has lost that membership since,
-    and got another, what it read before is not its own any more. Nor is what it read of a partition
-    that it has lost since, even if the partition is back."""
-
-    def __init__(self, member: GroupMember) -> None:
-        self._member = member
-        self._offsets = member.offsets_for_commit(())
-        self._came: dict[TopicPartition, int] = {}
-
-    def reads(self, place: TopicPartition) -> None:
-        """A message of this partition was taken."""
-        self._came.setdefault(place, self._member.times_came(place))
-
-    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
-        self._member.offsets_for_commit(positions or ())
-        if any(self._member.times_came(place) != came for place, came in self._came.items()):
-            raise FencedError(
-                "A partition went to another member before the results were stored. Nothing "
-                "was stored; the other member does the work again."
-            )
-        return msgspec.structs.replace(self._offsets, positions=positions or ())
-
-
 class Transform:
     def __init__(
         self,
@@ -130,7 +105,7 @@ class Transform:
         self._function = function
         self._options = options
         self._taken: dict[TopicPartition, Position] = {}
-        # Where the message is from that the function has now.
+        # The partition of the message that the function processes now.
         self._in_hand: TopicPartition | None = None
         self._ended = asyncio.Event()
         self._ended.set()
@@ -175,9 +150,9 @@ class Transform:
             on_gap=options.on_gap,
         )
 
-    async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
+    async def _revoked(self, tps: tuple[TopicPartition, ...]) -> None:
         """A partition goes to another member after its messages are committed."""
-        if (self._taken.keys() | {self._in_hand}) & set(places):
+        if (self._taken.keys() | {self._in_hand}) & set(tps):
             self._hurried = True
             if self._waiting is not None and not self._waiting.expired():
                 self._waiting.reschedule(asyncio.get_running_loop().time())
@@ -213,7 +188,7 @@ class Transform:
     async def _attempt(self, member: GroupMember, first: Message) -> int:
         """One transaction: some messages, their results, and the group's new offsets."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
-        member_at_start = _MemberAtStart(member)
+        member_at_start = MemberAtStart(member)
         self._in_hand = TopicPartition(first.topic, first.partition)
         member_at_start.reads(self._in_hand)
         count = 0
@@ -274,6 +249,7 @@ class Transform:
 
 
 async def _raise_if_over(member: GroupMember) -> None:
-    """Raises if another has taken over this member's name: it must not take it back."""
+    """Raises if another client has taken over this member's name: this one must not take it
+    back."""
     with contextlib.suppress(ClosedError, TimeoutError):
         await member.next(0)

@@ -63,7 +63,7 @@ class Channel:
         return view
 
     def forget_views(self) -> None:
-        """Those of patterns that are gone would pile up."""
+        """Otherwise the views of patterns without readers would pile up."""
         self._views.clear()
 
 

@@ -63,7 +63,7 @@ class RedisPeer(ChannelFollower, Protocol):
     # The identity before the login.
     arrived: Identity
 
-    # Of the client itself.
+    # Facts about the client.
     library: tuple[bytes, bytes]
     database: int
     last_command: str

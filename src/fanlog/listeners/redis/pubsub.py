@@ -1,11 +1,11 @@
 """Publish and subscribe as Redis does it, over the broker's topics.
 
-Redis hands a message on before it reads the next command; the broker ends its turn when all that
-is ready has been read. So a turn is ended early where somebody could tell the difference: before a
-subscription begins or ends. And who follows several channels gets what a turn brought for them in
-the order in which it was published.
+Redis hands a message on before it reads the next command; the broker ends its turn when all that is
+ready has been read. So a turn is ended early where somebody could tell the difference: before a
+subscription begins or ends. And a client that follows several channels gets the messages of a turn
+in the order in which they were published.
 
-It is long because the order of messages, replies and subscriptions is decided in one place.
+It is long because it alone decides the order of messages, replies and subscriptions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fanlog.broker.messages.wire_forms import View
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
-from fanlog.format.web_views import RecordView
+from fanlog.format.record_views import RecordView
 from fanlog.identity import Verb
 from fanlog.listeners.redis.channels import Channel, ChannelFollower, Pattern
 from fanlog.listeners.redis.publishing import Gathering
@@ -328,7 +328,7 @@ class PubSub:
         self._follow(follower, subscription, topic, channel, pattern.glob.text)
 
     def topic_appeared(self, topic: BrokerTopic) -> None:
-        """A topic was made, by whomever."""
+        """A topic was created."""
         self._unheard.clear()
         channel = self._by_topic.get(topic.name)
         if channel is not None:

@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Owed:
-    """Replies, some of which wait. While it is `open`, replies to messages of the same read
+    """Replies in order. Some of them wait. While it is `open`, replies to messages of the same read
     join."""
 
     __slots__ = ("open", "parts", "waiting")

@@ -298,6 +298,9 @@ class RedisSession:
         yield from (topic_of(name, shard=True) for name in self.shard_channels)
         yield from (pattern_over(name) for name in self.patterns)
 
+    def relieves(self) -> bool:
+        return False
+
     def held_up(self) -> bool:
         """Its connection counts as full while commands wait, and resumes by itself."""
         return False

@@ -9,11 +9,11 @@ from msgspec import Meta
 
 from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedError
 from fanlog.identity import Role, Verb
-from fanlog.listeners.web.accounts import KeyAnswer, UserAnswer, key_answer, user_answer
+from fanlog.listeners.web.account_answers import KeyAnswer, UserAnswer, key_answer, user_answer
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.shared_answers import SharedAnswers
 from fanlog.listeners.web.sorted_pages import page_of
-from fanlog.security.accounts import key_info, user_info
+from fanlog.security.account_checks import key_info, user_info
 from fanlog.security.directory import AccountEntry, KeyEntry, UserEntry
 
 if TYPE_CHECKING:

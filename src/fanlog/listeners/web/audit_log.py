@@ -168,7 +168,7 @@ async def _read(call: Call[Any, Any], first: int, end: int) -> AsyncIterator[_Re
         try:
             found = await client.fetch(AUDIT_TOPIC, 0, first, bytes_max=_FETCH_BYTES)
         except OffsetOutOfRangeError:
-            # Retention was faster.
+            # Retention has deleted it meanwhile.
             start = (await _span(client)).start
             if start <= first:
                 raise
@@ -199,7 +199,7 @@ def _records(batches: Iterable[Batch]) -> Iterator[tuple[int, Any]]:
 
 
 class _AuditFilter:
-    """Which records are looked for."""
+    """Which records to search for."""
 
     def __init__(self, query: AuditSearch) -> None:
         self._query = query

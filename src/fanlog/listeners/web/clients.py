@@ -69,9 +69,7 @@ class ClientAnswer(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="How the user logged in: key, user, token or certificate.")
     ]
     account_name: Annotated[str, Meta(description="The name of that key or user.")]
-    behind_messages: Annotated[
-        int, Meta(description="Messages that are there for it, but not sent yet.")
-    ]
+    behind_messages: Annotated[int, Meta(description="Messages for it that are not sent yet.")]
     behind_bytes: Annotated[
         int,
         Meta(

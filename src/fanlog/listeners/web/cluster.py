@@ -87,7 +87,7 @@ class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A switch-over."""
 
-    node: Annotated[str, Meta(description="The node that shall be the primary.", max_length=64)]
+    node: Annotated[str, Meta(description="The node that becomes the primary.", max_length=64)]
     dry_run: Annotated[bool, Meta(description="Only say what it means.")] = False
 
 

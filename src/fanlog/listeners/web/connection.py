@@ -1,10 +1,10 @@
 """A connection that streams messages: the broker's `Outlet` over a transport taken over from
 aiohttp.
 
-What goes to many readers is sent straight into the socket, as the native listener does. What the
-socket does not take is handed to the transport, which then tells us to pause: the connection is
-`blocked`, holds the rest of one piece and the few answers behind it, and is sent nothing else until
-the transport says that all is gone. Nothing is queued here. TLS changes nothing of it: see
+Pieces for many readers are sent directly into the socket, as in the native listener. Bytes that the
+socket does not take go to the transport, which then asks for a pause: the connection is `blocked`.
+It holds the rest of one piece and the few answers behind it, and gets nothing else until the
+transport has sent everything. Nothing is queued here. TLS works the same way: see
 `tls_transport.py`.
 
 It is long because the direct way and the transport write to one socket, and take turns.
@@ -37,12 +37,12 @@ logger = logging.getLogger("fanlog.listeners")
 
 _VECTORS_MAX = 64
 _LINGER_SECONDS = 1.0
-# A peer that was silent for so many times `web.ping_seconds` is gone.
+# A peer that is silent for this many times `web.ping_seconds` is gone.
 _SILENT_PINGS = 2
 
 
 class WebConnectionHost(Protocol):
-    """The listener, as far as its connections need it."""
+    """What a connection needs of its listener."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -97,7 +97,7 @@ class WebConnection(asyncio.Protocol):
         self.protocol: StreamProtocol = ENDED
         self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
-        # Nothing goes out before the connection is ours; what a reader is told meanwhile waits.
+        # Nothing is sent before the connection is ours. Notices wait meanwhile.
         self.blocked = True
         self._early: list[bytes] | None = []
         self.fault: FanlogError | None = None
@@ -108,7 +108,7 @@ class WebConnection(asyncio.Protocol):
         self._counted = CountedAccount(host.core.metering.connections)
         self._closing = False
         self._in_turn = False
-        # What waits for a peer that takes nothing, and since when that is so much.
+        # Bytes that wait for a peer that reads nothing, and since when they are above the limit.
         self._stalled: tuple[int, float] = (0, 0.0)
         self._answer_bytes = 0
         self._wake: list[asyncio.Future[None]] = []
@@ -132,7 +132,7 @@ class WebConnection(asyncio.Protocol):
         own, unless bytes are changed on their way."""
         self._transport = transport
         self.protocol = protocol
-        # That of the request: log lines then know for whom.
+        # The context of the request: it names the client in log lines.
         self._context = copy_context()
         if sock is not None:
             self._sock = sock
@@ -140,7 +140,7 @@ class WebConnection(asyncio.Protocol):
             self.raw_send = sock.send
             if self._stamp is None:
                 self.send = sock.send
-        # aiohttp may not have got rid of everything.
+        # aiohttp may still have unsent bytes.
         self._stuck = self.blocked = transport.get_write_buffer_size() > 0
         early, self._early = self._early, None
         for data in (head, *(early or ())):
@@ -151,7 +151,7 @@ class WebConnection(asyncio.Protocol):
 
     def _notice_silence(self, sock: socket.socket) -> None:
         """A peer whose network is gone acknowledges nothing. The kernel would try for a quarter of
-        an hour. This makes it give up as early as we do when a ping has no answer."""
+        an hour. With this it gives up as early as we do after an unanswered ping."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None:
             timeout_ms = int(_SILENT_PINGS * 1000 * self._host.options.ping_seconds)
@@ -181,7 +181,7 @@ class WebConnection(asyncio.Protocol):
             logger.debug("%s is cut off: %s", self.peer, fault)
             self.evict(fault)
         except Exception:
-            logger.exception("a fault of ours in serving %s", self.peer)
+            logger.exception("a bug of ours in serving %s", self.peer)
             self.evict(FanlogError(OUR_FAULT))
         if self.paused or self._closing:
             return
@@ -196,7 +196,7 @@ class WebConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Resumes reading, if nothing holds the peer back any more."""
+        """Resumes reading, if no limit applies any more."""
         if self._closing or self.full():
             return
         if self.paused:
@@ -275,8 +275,8 @@ class WebConnection(asyncio.Protocol):
         if self.full() and not self._in_turn:
             self.evict(
                 LimitError(
-                    "Too much waits for this client, which takes nothing: read what it is sent, or "
-                    "use more connections (web.control_bytes_max)."
+                    "Too many bytes wait for this client, which does not read them. Read faster, "
+                    "or use more connections (web.control_bytes_max)."
                 )
             )
             return
@@ -358,7 +358,7 @@ class WebConnection(asyncio.Protocol):
         self._core.resume(self)
 
     async def writable(self) -> None:
-        """Waits until the peer takes more, or is gone."""
+        """Waits until the peer reads more, or is gone."""
         while self.blocked and not self._closing:
             woken: asyncio.Future[None] = self._loop.create_future()
             self._wake.append(woken)
@@ -385,7 +385,7 @@ class WebConnection(asyncio.Protocol):
     def is_silent(self, now: float) -> bool:
         """Whether a peer that is pinged has been silent for too long."""
         if self.paused:
-            # It is not read: what it has sent is not known.
+            # Reading is paused, so we don't know what it has sent.
             self.heard_at = now
         return now - self.heard_at > _SILENT_PINGS * self._host.options.ping_seconds
 
@@ -430,7 +430,7 @@ class WebConnection(asyncio.Protocol):
         self._linger = self._loop.call_later(_LINGER_SECONDS, self.abort)
 
     def drain(self, after_ms: int) -> None:
-        """Sends the client elsewhere."""
+        """Asks the client to reconnect elsewhere."""
         self.protocol.drain(after_ms)
 
     @property
@@ -454,7 +454,7 @@ class WebConnection(asyncio.Protocol):
         self._host.left(self)
         self.protocol = ENDED
         self.waiting = []
-        # They are bound to this very object, or to what knows it: nothing may keep it in memory.
+        # They refer to this object, directly or not: cleared, so that nothing keeps it in memory.
         self.raw_send = self.send = _gone
         self._stamp = None
 

@@ -57,11 +57,11 @@ class ConnectionPresence:
         self._connection = connection
         self._user = user
         self._tell: Callable[[PresenceEvent], None] = tell
-        # By topic: how many subscriptions want it.
+        # For each topic, how many subscriptions want presence.
         self._wanted: dict[str, int] = {}
 
     def check(self, target: str, wanted: Wish = True) -> None:
-        """That the connection may be present there, with this info."""
+        """Checks that the connection may be present there, with this info."""
         if is_pattern(target):
             raise InvalidArgumentError(
                 f"{target!r} is a pattern, and presence is of one topic: subscribe to that one."
@@ -96,7 +96,7 @@ class ConnectionPresence:
             self._presence.unwatch(topic, self)
         self._wanted.clear()
         self._presence.gone(self._connection)
-        # It is bound to what has this object: neither may keep the other.
+        # It refers to the owner of this object: neither may keep the other in memory.
         self._tell = _nobody
 
     # The presence's Watcher

@@ -12,7 +12,7 @@ from fanlog.model import WebConnectionInfo
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
 
-# As much of a connection's subscriptions as a list shows, so that a page fits into a signal.
+# Bytes of a connection's subscriptions in a list, so that a page fits into a signal.
 _SUBSCRIPTIONS_BYTES = 400
 
 
@@ -33,7 +33,7 @@ class WebPeer(Protocol):
     def permit(self) -> Permit: ...
 
     def subscriptions(self) -> list[str]:
-        """The topics and patterns that it follows."""
+        """The subscribed topics and patterns."""
         ...
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:
@@ -42,7 +42,7 @@ class WebPeer(Protocol):
 
 
 class WebConnections:
-    """In the order of their ids, so that a list has pages while connections come and go."""
+    """In the order of their ids, so that paging works while connections come and go."""
 
     def __init__(self, process: str) -> None:
         self._process = process
@@ -68,7 +68,7 @@ class WebConnections:
         if self._by_id.pop(peer.id, None) is None:
             return
         del self._ids[bisect_right(self._ids, peer.id) - 1]
-        # The peer's user may be another by now.
+        # The peer may have logged in as another user since.
         user = self._user_of.pop(peer.id)
         mine = self._by_user[user]
         del mine[peer.id]
@@ -76,7 +76,7 @@ class WebConnections:
             del self._by_user[user]
 
     def page(self, after: str, limit: int, user: str | None = None) -> list[WebConnectionInfo]:
-        """Connections behind an id; of one user, if that is given."""
+        """Connections after an id, of one user if given."""
         if user is not None:
             mine = sorted(id for id in self._by_user.get(user, ()) if id > after)
             return [self._info(self._by_id[id]) for id in mine[:limit]]
@@ -86,7 +86,7 @@ class WebConnections:
     def disconnect(
         self, *, user: str | None = None, connection: str = "", reason: str, reconnect: bool
     ) -> int:
-        """Closes the connections of a user, or one; how many there were."""
+        """Closes the connections of a user, or one connection. Returns how many."""
         if connection:
             one = self._by_id.get(connection)
             peers = [] if one is None else [one]
@@ -109,7 +109,7 @@ class WebConnections:
 
 
 def fitting(names: Iterable[str], bytes_max: int) -> list[str]:
-    """The first names, as many as fit."""
+    """As many of the first names as fit."""
     found: list[str] = []
     for name in names:
         bytes_max -= len(name.encode(errors="replace"))

@@ -89,7 +89,7 @@ async def answer_file(request: web.Request, name: str) -> web.StreamResponse:
 
 @cache
 def _files() -> dict[str, _DashboardFile]:
-    """All files by their paths. Nothing else can be asked for, whatever a path says."""
+    """All files by their paths. No other file can be requested, whatever the path."""
     found: dict[str, _DashboardFile] = {}
     for name, file in _walk(resources.files("fanlog.listeners.web") / "dashboard", ""):
         content_type = _TYPES.get(name.rpartition(".")[2])

@@ -23,7 +23,7 @@ from fanlog.listeners.web.openapi_names import (
 )
 from fanlog.model import TOPIC_NAME_BYTES_MAX
 
-# Of a value, in a list.
+# Bytes of a value that a list shows.
 PREVIEW_BYTES = 160
 
 
@@ -84,7 +84,7 @@ class DeadLetterCondition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowseQuery(DeadLetterCondition, frozen=True, kw_only=True):
-    """Which dead letters, and which page."""
+    """A condition, and which page of its matches."""
 
     offset: Annotated[
         int, Meta(ge=0, le=1 << 53, description="Dead letters to skip before the page.")
@@ -99,7 +99,7 @@ class BrowseQuery(DeadLetterCondition, frozen=True, kw_only=True):
 
 
 class LettersWhere(DeadLetterCondition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Those that fit all of this."""
+    """Dead letters that match all of these."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reasons(msgspec.Struct, frozen=True, kw_only=True):
-    """Why jobs failed for good, the most frequent reason first, and their topics. Until it is
+    """Why jobs became dead letters, the most frequent reason first, and their topics. Until it is
     `complete`, the topic is still being read: `looked_at` of `records` records. Ask again then."""
 
     reasons: list[Reason]
@@ -228,16 +228,16 @@ class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
 
     def chosen(self) -> list[str] | None:
-        """The ids; None if it is not by id."""
+        """The ids; None if the request has no ids."""
         self.check()
         return self.ids if isinstance(self.ids, list) else None
 
     def wanted(self) -> DeadLetterFilter:
-        """The condition, where it is not by id."""
+        """The condition, if the request has no ids."""
         return self.where.wanted() if isinstance(self.where, LettersWhere) else DeadLetterFilter()
 
     def detail(self) -> str:
-        """What was chosen, in a few words."""
+        """The choice, in a few words."""
         if isinstance(self.ids, list):
             return f"{len(self.ids)} by id"
         if isinstance(self.where, LettersWhere):

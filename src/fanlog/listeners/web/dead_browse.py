@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 ERRORS = (InvalidArgumentError, TopicNotFoundError)
 ERRORS_OF_ONE = (*ERRORS, DeadLetterNotFoundError)
 NDJSON = "application/x-ndjson"
-# Files that are written at the same time.
+# Exports that run at the same time.
 _EXPORTS_MAX = 4
-# A client that takes nothing for this long is disconnected.
+# A client that reads nothing for this long is disconnected.
 _SEND_SECONDS = 60.0
 _ORIGINS_MAX = 500
 
@@ -128,7 +128,7 @@ async def _origins(broker: BrokerCore, table: LetterTable) -> list[DeadLetterOri
 
 
 def moment(us: int) -> dt.datetime:
-    """A time; one that no date can have is the nearest one that can."""
+    """A time as a date. A time out of range becomes the nearest date."""
     try:
         return dt.datetime.fromtimestamp(us / 1e6, tz=dt.UTC)
     except (OverflowError, ValueError, OSError):
@@ -155,14 +155,14 @@ async def browse(call: Call[BrowseQuery, None]) -> DeadLetterPage:
             limit=limit,
             descending=newest,
         )
-    places = [table.place(row) for row in shown]
+    positions = [table.position(row) for row in shown]
     found: dict[str, Preview] = {}
-    async for letters in read_letters(broker, index.topic, sorted(places)):
+    async for letters in read_letters(broker, index.topic, sorted(positions)):
         found |= {letter.id: preview_of(letter) for letter in letters}
-    ids = [f"{partition}:{offset}" for partition, offset in places]
+    ids = [f"{partition}:{offset}" for partition, offset in positions]
     done, total = index.progress
     if done >= total and not complete:
-        # All is read once; now it is searched.
+        # The topic has been read. Now search it.
         done, total = match.seen, len(table)
     return DeadLetterPage(
         letters=[found[id] for id in ids if id in found],
@@ -186,7 +186,7 @@ async def export(call: Call[DeadLetterCondition, None]) -> web.StreamResponse:
     index = index_of(call, topic)
     wanted = call.query.wanted()
     with _exporting(call):
-        places = await index.places(wanted)
+        positions = await index.positions(wanted)
         name = quote(f"{topic}.ndjson", safe="")
         response = web.StreamResponse(
             headers={
@@ -197,13 +197,13 @@ async def export(call: Call[DeadLetterCondition, None]) -> web.StreamResponse:
         response.content_type = NDJSON
         await response.prepare(request)
         try:
-            for some in places.some():
+            for some in positions.some():
                 async for letters in read_letters(broker, index.topic, some):
                     lines = [_line(letter) async for letter in broker.slices.each(letters)]
                     async with asyncio.timeout(_SEND_SECONDS):
                         await response.write(b"".join(lines))
         except (FanlogError, TimeoutError):
-            # Half a file must not look whole.
+            # An incomplete file must not look complete.
             if request.transport is not None:
                 request.transport.abort()
             return response

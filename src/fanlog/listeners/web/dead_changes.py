@@ -31,15 +31,15 @@ from fanlog.listeners.web.topics import refused_by_topic
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.dead_index import DeadLetterIndex
-    from fanlog.listeners.web.dead_work import DeadLetterPlace, WorkReport
+    from fanlog.listeners.web.dead_work import DeadLetterPosition, WorkReport
     from fanlog.listeners.web.tasks import RunningTask
 
-# Ids that an error names.
+# At most this many ids are named in an error.
 _NAMED_MAX = 10
 
 
 class _Count:
-    """How much was done, for the caller."""
+    """Counts the work done, for the caller."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -96,15 +96,15 @@ async def delete(call: Call[Nothing, ChosenLetters]) -> DeadLetterCountAnswer:
 async def _begin(
     call: Call[Any, Any], kind: str, settling: DeadLetterWork, wanted: ChosenLetters
 ) -> DeadLetterCountAnswer:
-    """Does it, or has a task do it."""
+    """Does the work now, or starts a task for it."""
     topic, ids = call.path("topic"), wanted.chosen()
     named = None if ids is None else settling.those_named(ids)
 
-    async def work(report: WorkReport) -> list[DeadLetterPlace]:
-        places = named
-        if places is None:
-            places = await settling.those_that_fit(wanted.wanted())
-        return await settling.run(places, report)
+    async def work(report: WorkReport) -> list[DeadLetterPosition]:
+        positions = named
+        if positions is None:
+            positions = await settling.those_that_fit(wanted.wanted())
+        return await settling.run(positions, report)
 
     if wanted.background:
 
@@ -124,7 +124,7 @@ async def _begin(
     return DeadLetterCountAnswer(count=counted.done)
 
 
-def _not_found(topic: str, missing: list[DeadLetterPlace], done: int) -> DeadLetterNotFoundError:
+def _not_found(topic: str, missing: list[DeadLetterPosition], done: int) -> DeadLetterNotFoundError:
     ids = ", ".join(f"{partition}:{offset}" for partition, offset in missing[:_NAMED_MAX])
     more = ", …" if len(missing) > _NAMED_MAX else ""
     there_is = "There is no dead letter" if len(missing) == 1 else "There are no dead letters"
@@ -189,16 +189,16 @@ async def delete_one(call: Call[Nothing, None]) -> None:
 
 
 def _id(call: Call[Any, Any]) -> str:
-    """The id in the path. A text that is not an id counts as not found."""
+    """The id in the path. An invalid id counts as not found."""
     id = call.path("id")
     try:
-        dead_letters.place_of(id)
+        dead_letters.position_of(id)
     except FanlogError as fault:
         raise DeadLetterNotFoundError(str(fault)) from None
     return id
 
 
-# On an edge, by the client of the broker behind it.
+# On an edge: through its client of the upstream broker.
 
 
 def _ids_upstream(wanted: ChosenLetters) -> list[str] | None:
@@ -214,11 +214,11 @@ async def _replay_upstream(
     call: Call[Any, Any], topic: str, wanted: ReplayedLetters
 ) -> DeadLetterCountAnswer:
     ids = _ids_upstream(wanted)
-    places = None if ids is None else {dead_letters.place_of(id) for id in ids}
+    positions = None if ids is None else {dead_letters.position_of(id) for id in ids}
 
     def may_go_back(letter: dead_letters.DeadLetter) -> bool:
         """A dead letter names its own origin, and its publisher may have lied."""
-        if places is not None and dead_letters.place_of(letter.id) not in places:
+        if positions is not None and dead_letters.position_of(letter.id) not in positions:
             return False
         if not wanted.to:
             call.permit.ask(Verb.PUBLISH, letter.death.topic)

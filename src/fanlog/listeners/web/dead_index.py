@@ -26,27 +26,27 @@ logger = logging.getLogger("fanlog.listeners")
 
 # About 200 bytes of memory each.
 ROWS_MAX = 2_000_000
-# Topics that something is kept of: 40 kB each, also of one without dead letters.
+# Indexed topics: 40 kB each, even without dead letters.
 TOPICS_MAX = 1000
 _IDLE_SECONDS = 300.0
 _SWEEP_SECONDS = 60.0
-# Conditions of one topic whose matches are kept.
+# Conditions of one topic with cached matches.
 _MATCHES_MAX = 8
-# Topics that are read at the same time, and searches that read.
+# Topics, and searches, that read at the same time.
 _AT_A_TIME = 2
-# How long an answer waits for what is not known yet.
+# An answer waits this long for missing data.
 PATIENCE_SECONDS = 0.8
 
 
 class IndexProgress(NamedTuple):
-    """Records that were looked at, of those that there are."""
+    """Records read, of all records."""
 
     done: int
     total: int
 
 
 class _Gates(NamedTuple):
-    """So that not all topics are read at once, and a long search delays no other topic."""
+    """Limits how many topics are read at once, so that a long search delays no other topic."""
 
     reading: asyncio.Semaphore
     searching: asyncio.Semaphore
@@ -66,10 +66,10 @@ class DeadLetterIndex:
         self._reading: asyncio.Task[None] | None = None
         self._matches: dict[DeadLetterFilter, Match] = {}
         self._matching: dict[DeadLetterFilter, asyncio.Task[None]] = {}
-        # Conditions that somebody needs the whole match of, such as a task that deletes them.
+        # Conditions whose whole match is needed, for example by a task that deletes it.
         self._needed: Counter[DeadLetterFilter] = Counter()
         self.asked_at = 0.0
-        # Whoever puts dead letters back or deletes them has it, so that none goes back twice.
+        # Held while dead letters are replayed or deleted, so that none is replayed twice.
         self.settling = asyncio.Lock()
 
     @property
@@ -83,7 +83,7 @@ class DeadLetterIndex:
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody works with it, who does not come back to ask again."""
+        """Whether a task or an export uses it."""
         return self.settling.locked() or bool(self._needed)
 
     def _ends(self) -> list[tuple[Partition, int, int]]:
@@ -96,7 +96,7 @@ class DeadLetterIndex:
         )
 
     async def ready(self, wait_seconds: float | None = None) -> bool:
-        """Whether it has all that is visible now, after waiting so long at most."""
+        """Waits at most this long. Returns whether the index has all that is visible now."""
         loop = asyncio.get_running_loop()
         self.asked_at = loop.time()
         until = None if wait_seconds is None else loop.time() + wait_seconds
@@ -104,7 +104,7 @@ class DeadLetterIndex:
         while not self._has(ends):
             if self.topic.deleted:
                 raise TopicDeletedError(f"Topic {self.topic.name!r} was deleted.")
-            # Whoever waits beside this one may begin the next reading before this one goes on.
+            # Another waiter may start the next reading before this one resumes.
             reading = self._reading
             if reading is None or reading.done():
                 reading = self._reading = loop.create_task(self._read())
@@ -115,7 +115,7 @@ class DeadLetterIndex:
         return True
 
     async def _read(self) -> None:
-        """Reads what is new."""
+        """Reads new records."""
         async with self._gates.reading:
             for partition, start, end in self._ends():
                 await self._read_partition(partition, start, end)
@@ -149,8 +149,8 @@ class DeadLetterIndex:
     async def match(
         self, wanted: DeadLetterFilter, wait_seconds: float | None = None
     ) -> tuple[Match, bool]:
-        """The dead letters that fit a condition, and whether these are all of them. Others with
-        other conditions may push this one out; then it begins anew when it is asked for again."""
+        """The dead letters that match a condition, and whether these are all. Other conditions may
+        evict this one from the cache; the next request then starts again."""
         loop = asyncio.get_running_loop()
         until = None if wait_seconds is None else loop.time() + wait_seconds
         complete = await self.ready(wait_seconds)
@@ -163,22 +163,22 @@ class DeadLetterIndex:
             if not await _within(task, until) or (task.cancelled() and until is not None):
                 return match, False
             task.result()
-            # Rows may have got new numbers meanwhile.
+            # Rows may have been renumbered meanwhile.
             if match.generation == self.table.generation and match.seen >= rows:
                 return match, complete
             if until is not None and loop.time() >= until:
                 return match, False
             rows = min(rows, len(self.table))
 
-    async def places(self, wanted: DeadLetterFilter) -> DeadLetterPositions:
-        """Where all dead letters are that fit a condition now."""
+    async def positions(self, wanted: DeadLetterFilter) -> DeadLetterPositions:
+        """The positions of all dead letters that match a condition now."""
         self._needed[wanted] += 1
         try:
             while True:
                 match, _ = await self.match(wanted)
-                places = await match.places()
-                if places is not None:
-                    return places
+                positions = await match.positions()
+                if positions is not None:
+                    return positions
         finally:
             self._needed -= Counter([wanted])
 
@@ -186,7 +186,7 @@ class DeadLetterIndex:
         match = self._matches.pop(wanted, None)
         if match is None or match.generation != self.table.generation:
             match = Match(self._broker, self.topic, self.table, wanted)
-        # At the end: the one that nobody has asked for the longest goes first.
+        # Moved to the end: the least recently requested one is evicted first.
         self._matches[wanted] = match
         others = [one for one in self._matches if one != wanted and one not in self._needed]
         for old in others[: max(0, len(self._matches) - _MATCHES_MAX)]:
@@ -199,7 +199,7 @@ class DeadLetterIndex:
             await match.update()
 
     def close(self) -> None:
-        """Nobody asks for it any more."""
+        """It is no longer needed."""
         _cancel(self._reading)
         for task in self._matching.values():
             _cancel(task)
@@ -212,21 +212,21 @@ def _cancel(task: asyncio.Task[None] | None) -> None:
 
 
 async def _within(task: asyncio.Task[None], until: float | None) -> bool:
-    """Whether a task ends before a moment. It goes on in any case, also if this is cancelled."""
+    """Whether a task ends before a moment. The task is not cancelled, even if this call is."""
     left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
     done, _ = await asyncio.wait({task}, timeout=left)
     return bool(done)
 
 
 class DeadLetterIndexes:
-    """Those of all topics that somebody looks at."""
+    """The indexes of all topics in use."""
 
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._indexes: dict[int, DeadLetterIndex] = {}
         self._gates = _Gates(asyncio.Semaphore(_AT_A_TIME), asyncio.Semaphore(_AT_A_TIME))
         self._sweeper: asyncio.TimerHandle | None = None
-        # Files that are being written.
+        # Running exports.
         self.exports = 0
 
     def of(self, topic: BrokerTopic) -> DeadLetterIndex:
@@ -250,7 +250,7 @@ class DeadLetterIndexes:
                 return
 
     def about(self, topic: BrokerTopic) -> int:
-        """About how many dead letters a topic has: exactly if it was read, and never too few."""
+        """How many dead letters a topic has: exact once it was read, and never too low."""
         index = self._indexes.get(topic.number)
         if index is not None and index.topic is topic:
             done, total = index.progress
@@ -258,7 +258,7 @@ class DeadLetterIndexes:
         return sum(p.visible_end - p.log.start_offset for p in topic.partitions)
 
     def _sweep(self) -> None:
-        """Forgets what nobody has asked for, and what does not fit."""
+        """Drops indexes that were not requested lately, and those above the limit."""
         loop = asyncio.get_running_loop()
         rows = sum(len(index.table) for index in self._indexes.values())
         for number, index in list(self._indexes.items()):

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fanlog.broker.messages.topics import BrokerTopic
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
-# Topics of a page that are looked at together.
+# Topics of a page that are read together.
 _TOGETHER = 20
-# Values of one answer; a larger one comes alone.
+# Bytes of the values in one answer. A larger value comes alone.
 _ANSWER_BYTES_MAX = 4 << 20
 
 
@@ -144,7 +144,7 @@ async def list_topics(call: Call[DeadLetterTopicsQuery, None]) -> DeadLetterTopi
 
 
 async def _topics_upstream(call: Call[DeadLetterTopicsQuery, None], limit: int) -> DeadLetterTopics:
-    """By the client of the broker behind an edge."""
+    """Through an edge's client of the upstream broker."""
     query = call.query
     if query.search or query.sort != "name" or query.offset or not query.empty:
         raise NotSupportedError("An edge can't search. Ask the broker behind it.")
@@ -161,7 +161,7 @@ _TOPICS: SharedAnswers[list[BrokerTopic]] = SharedAnswers()
 
 
 async def _dead_letter_topics(broker: BrokerCore) -> list[BrokerTopic]:
-    """Those that the broker created, and those of users that a queue uses, by name."""
+    """Dead-letter topics: those that the broker created, and any topic that a queue uses as one."""
     chosen = {queue.settings.dead_letter for queue in broker.queues.every()}
     return [
         topic
@@ -173,7 +173,7 @@ async def _dead_letter_topics(broker: BrokerCore) -> list[BrokerTopic]:
 async def _summaries(
     call: Call[Any, Any], topics: list[BrokerTopic]
 ) -> list[DeadLetterTopicAnswer]:
-    """What is in each. All of them together take no longer than one answer may."""
+    """The content of each. The time limit of one answer holds for all together."""
     until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     answers: list[DeadLetterTopicAnswer] = []
     for begin in range(0, len(topics), _TOGETHER):
@@ -211,7 +211,7 @@ async def _summary(
     )
 
 
-# Topics that dead letters came from, in a list.
+# Origin topics in a list.
 _SOURCES_SHOWN = 20
 
 
@@ -222,9 +222,9 @@ async def list_letters(call: Call[LettersQuery, None]) -> DeadLettersAnswer:
     if not call.bus.is_broker:
         return await _letters_upstream(call, limit)
     broker, index = call.broker, index_of(call, topic)
-    behind = dead_letters.place_of(query.after) if query.after else (-1, -1)
-    places = await index.places(DeadLetterFilter(queue=query.queue, reason=query.reason))
-    page = await places.page_after(broker.slices, behind, limit + 1)
+    behind = dead_letters.position_of(query.after) if query.after else (-1, -1)
+    positions = await index.positions(DeadLetterFilter(queue=query.queue, reason=query.reason))
+    page = await positions.page_after(broker.slices, behind, limit + 1)
     found: list[DeadLetterAnswer] = []
     size = 0
     async for letters in read_letters(broker, index.topic, page[:limit]):
@@ -260,17 +260,17 @@ async def show(call: Call[LetterQuery, None]) -> DeadLetterAnswer:
         return answer_of(await call.client.dead_letters.show(topic, id), as_text=as_text)
     index = index_of(call, topic)
     try:
-        place = dead_letters.place_of(id)
+        position = dead_letters.position_of(id)
     except FanlogError as fault:
         raise DeadLetterNotFoundError(str(fault)) from None
-    # While the topic is read for the first time, the log alone says what is there.
+    # Until the topic has been read once, only its log knows the number.
     complete = await index.ready(PATIENCE_SECONDS)
-    if not complete or index.table.find(*place) is not None:
-        async for letters in read_letters(call.broker, index.topic, [place]):
+    if not complete or index.table.find(*position) is not None:
+        async for letters in read_letters(call.broker, index.topic, [position]):
             return answer_of(letters[0], as_text=as_text)
     raise DeadLetterNotFoundError(
         f"There is no dead letter {id!r} in {topic!r}: replayed or deleted already, or never "
-        f"there. See what there is with: fanlog dead list {topic}"
+        f"there. List them with: fanlog dead list {topic}"
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fanlog.client.dead_letters import place_of
+from fanlog.client.dead_letters import position_of
 from fanlog.listeners.web.dead_reading import TOGETHER, read_letters
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.listeners.web.dead_table import LetterTable
 
-# Rows that are looked at between two looks at the clock.
+# Rows checked between two looks at the clock.
 _STEP = 1_000
 
 
@@ -40,7 +40,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     until_us: int | None = None
 
     def fits(self, letter: DeadLetter) -> bool:
-        """Whether it fits a dead letter, apart from its group and time, which are known."""
+        """Whether it matches a dead letter, apart from group and time, which the table has."""
         death = letter.death
         return (
             self.queue in ("", death.queue)
@@ -53,12 +53,12 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def _has_text(letter: DeadLetter, text: str) -> bool:
     wanted = text.encode()
-    places = (letter.value, letter.death.key, *letter.headers.values())
-    return text in letter.death.reason or any(wanted in place for place in places if place)
+    fields = (letter.value, letter.death.key, *letter.headers.values())
+    return text in letter.death.reason or any(wanted in field for field in fields if field)
 
 
 class _Look(NamedTuple):
-    """Which rows may fit, and which of those must be read to know."""
+    """Rows that may match, and those of them that must be read to know."""
 
     tests: list[Callable[[int], bool]]
     doubts: list[Callable[[int], bool]]
@@ -73,7 +73,7 @@ class _Look(NamedTuple):
 
 
 def _look(table: LetterTable, wanted: DeadLetterFilter) -> _Look:
-    """What the columns can say about a condition."""
+    """What the columns tell about a condition."""
     tests: list[Callable[[int], bool]] = []
     doubts: list[Callable[[int], bool]] = []
     if wanted.group:
@@ -110,7 +110,7 @@ def _look(table: LetterTable, wanted: DeadLetterFilter) -> _Look:
 
 
 class Match:
-    """The rows that fit. `seen`: how many rows of the table were looked at."""
+    """The matching rows. `seen`: how many rows of the table were checked."""
 
     def __init__(
         self, broker: BrokerCore, topic: BrokerTopic, table: LetterTable, wanted: DeadLetterFilter
@@ -130,7 +130,7 @@ class Match:
         return bool(self._wanted.key or self._wanted.text or self._wanted.reason)
 
     async def update(self) -> None:
-        """Looks at the rows that have come since, and drops those that have gone."""
+        """Checks new rows, and drops rows that are gone."""
         table = self._table
         look = _look(table, self._wanted)
         slices = self._broker.slices
@@ -150,23 +150,23 @@ class Match:
         await self._drop_gone()
 
     async def _read(self, rows: Sequence[int]) -> set[int]:
-        """Those of some rows that fit, by what the log says."""
-        places = {self._table.place(row): row for row in rows}
+        """The rows that match, by their records in the log."""
+        positions = {self._table.position(row): row for row in rows}
         fitting: set[int] = set()
-        async for letters in read_letters(self._broker, self._topic, list(places)):
+        async for letters in read_letters(self._broker, self._topic, list(positions)):
             async for letter in self._broker.slices.each(letters):
                 if self._wanted.fits(letter):
-                    fitting.add(places[place_of(letter.id)])
+                    fitting.add(positions[position_of(letter.id)])
         return fitting
 
-    async def places(self) -> DeadLetterPositions | None:
-        """Where they are; None if rows have got other numbers meanwhile."""
-        places, rows = DeadLetterPositions(), self.rows
+    async def positions(self) -> DeadLetterPositions | None:
+        """Their positions; None if rows were renumbered meanwhile."""
+        positions, rows = DeadLetterPositions(), self.rows
         async for begin in self._broker.slices.each(range(0, len(rows), _STEP)):
             if self._table.generation != self.generation:
                 return None
-            places.add([self._table.place(row) for row in rows[begin : begin + _STEP]])
-        return places
+            positions.add([self._table.position(row) for row in rows[begin : begin + _STEP]])
+        return positions
 
     async def _drop_gone(self) -> None:
         table, removed = self._table, self._table.removed
@@ -182,21 +182,21 @@ class Match:
 
 
 class DeadLetterPositions:
-    """Where many dead letters are: ten bytes each."""
+    """Positions of many dead letters, in ten bytes each."""
 
     def __init__(self) -> None:
         self._partitions = array("H")
         self._offsets = array("q")
 
-    def add(self, places: Sequence[tuple[int, int]]) -> None:
-        self._partitions.extend(place[0] for place in places)
-        self._offsets.extend(place[1] for place in places)
+    def add(self, positions: Sequence[tuple[int, int]]) -> None:
+        self._partitions.extend(position[0] for position in positions)
+        self._offsets.extend(position[1] for position in positions)
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def some(self) -> Iterator[list[tuple[int, int]]]:
-        """All of them, as many at a time as are read together."""
+        """All of them, in groups that are read together."""
         for at in range(0, len(self._offsets), TOGETHER):
             end = at + TOGETHER
             yield list(zip(self._partitions[at:end], self._offsets[at:end], strict=True))
@@ -204,12 +204,12 @@ class DeadLetterPositions:
     async def page_after(
         self, slices: Slices, behind: tuple[int, int], limit: int
     ) -> list[tuple[int, int]]:
-        """The first ones behind one of them, by partition and offset."""
+        """The first ones after a position."""
         first: list[tuple[int, int]] = []
         async for at in slices.each(range(0, len(self._offsets), _STEP)):
             end = at + _STEP
             some = zip(self._partitions[at:end], self._offsets[at:end], strict=True)
-            first += [place for place in some if place > behind]
+            first += [position for position in some if position > behind]
             if len(first) > 4 * limit:
                 first = sorted(first)[:limit]
         return sorted(first)[:limit]

@@ -1,5 +1,5 @@
-"""Dead letters as the log of this broker holds them. Batches are read and decoded where nobody
-waits for it: on the loop if they are small, otherwise in threads."""
+"""Dead letters as the log of this broker holds them. Small batches are decoded on the loop, others
+in threads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What is read at once to look at all records, and to look at some.
+# Bytes of one read: to check all records, and to check some.
 _SCAN_BYTES = 256 * 1024
-# Compressed, so many bytes may hold millions of records: after this many, and one batch, no more.
+# A few compressed bytes may hold millions of records: reading stops after this number of records
+# and one batch.
 _SCAN_RECORDS = 20_000
 _READ_BYTES = 64 * 1024
-# What takes longer than the loop can wait for is done in a thread.
+# Larger batches are decoded in a thread, so that the loop does not wait.
 _LOOP_BYTES_MAX = 8 * 1024
-# Dead letters in full that are in memory at once.
+# Whole dead letters in memory at once.
 TOGETHER = 100
 TOGETHER_BYTES = 4 << 20
 
@@ -43,7 +44,7 @@ class RecordRange(NamedTuple):
 
 
 async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) -> RecordRange:
-    """The next records from an offset on, as a table of dead letters takes them."""
+    """The next records from an offset, as rows for a table of dead letters."""
     try:
         pieces = await _fetch(broker, partition, offset, _SCAN_BYTES)
     except DamagedError as fault:
@@ -57,7 +58,7 @@ async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) ->
     def decode() -> RecordRange:
         records: list[Record] = []
         next_offset = offset
-        # One by one: each is unpacked, and forgotten.
+        # One by one, so that only one is unpacked at a time.
         for batch in _each_batch(broker, partition, pieces):
             records += [record for record in _records(batch) if offset <= record[1] < end]
             next_offset = batch.next_offset
@@ -88,7 +89,7 @@ def _records(batch: Batch) -> list[Record]:
         names = [known[name] for name in raw]
         contents = headers[2].to_bytes_list()
     except UnreadableError:
-        # It was reported when it was stored, and holds nobody up.
+        # Its damage was logged when it was found. Reading continues.
         return []
     values = columns.value_column
     found: list[Record] = []
@@ -127,14 +128,14 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 async def read_letters(
-    broker: BrokerCore, topic: BrokerTopic, places: Sequence[tuple[int, int]]
+    broker: BrokerCore, topic: BrokerTopic, positions: Sequence[tuple[int, int]]
 ) -> AsyncIterator[list[DeadLetter]]:
-    """The dead letters at these partitions and offsets, some at a time. Those that the log does
-    not have any more are left out. It is fast if they are in the order of the log."""
+    """The dead letters at these positions, in groups. Those no longer in the log are left out. Fast
+    if the positions are in log order."""
     some: list[DeadLetter] = []
     size = 0
     reader = _DeadLetterReader(broker, topic)
-    for partition, offset in places:
+    for partition, offset in positions:
         letter = await reader.read(partition, offset)
         if letter is None:
             continue
@@ -148,8 +149,8 @@ async def read_letters(
 
 
 class _DeadLetterReader:
-    """Keeps the batches that were read last: the next dead letter is mostly among them. One of them
-    is unpacked at a time."""
+    """Keeps the batches read last, since the next dead letter is usually in them. Only one is
+    unpacked at a time."""
 
     def __init__(self, broker: BrokerCore, topic: BrokerTopic) -> None:
         self._broker = broker
@@ -178,7 +179,7 @@ class _DeadLetterReader:
         return None if value is None else letter_of(Message(value, offset, batch, index))
 
     async def _turn(self) -> None:
-        """Lets others have theirs, when a slice is used up."""
+        """Yields to the loop when a slice is used up."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._until:
             await asyncio.sleep(0)
@@ -208,7 +209,7 @@ class _DeadLetterReader:
         self._ends = [batch.next_offset for batch in self._batches]
 
     async def _check(self, batch: Batch) -> bool:
-        """Decodes a batch, unless it was decoded before. False if that is not possible."""
+        """Decodes a batch, unless it is decoded. False if it is damaged."""
         broker = self._broker
 
         def check() -> bool:

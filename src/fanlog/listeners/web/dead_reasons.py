@@ -9,7 +9,7 @@ from functools import lru_cache
 # A title is one line of a table.
 TITLE_CHARACTERS_MAX = 160
 NO_REASON = "(no reason given)"
-# Where reasons beyond the most that are told apart are counted.
+# The group of all reasons above the limit.
 OTHER_REASONS = "(other reasons)"
 
 _WORKER = re.compile(r"(timed out in the hands of worker ).+")
@@ -34,7 +34,7 @@ def group_of(reason: str) -> str:
     >>> group_of("no user 6f1c2b9e-0d3f-4a55-9c1e-2b7a8d9e0f11")
     'no user <id>'
     """
-    # Before anything else: a reason may be thousands of characters long.
+    # Cut first: a reason may be thousands of characters long.
     line = reason[: 4 * TITLE_CHARACTERS_MAX].strip().partition("\n")[0]
     line = " ".join(line.split())
     if "worker" in line:
@@ -46,7 +46,7 @@ def group_of(reason: str) -> str:
 
 
 def error_of(title: str) -> str:
-    """The class of the error that a reason begins with; empty if it is none.
+    """The error class at the start of a reason; empty if there is none.
 
     >>> error_of("ValueError: order <n> is unknown")
     'ValueError'

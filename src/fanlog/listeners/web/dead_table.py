@@ -23,22 +23,22 @@ from typing import NamedTuple
 
 from fanlog.listeners.web.dead_reasons import OTHER_REASONS
 
-# Reasons and origins that are told apart. Whoever makes up more is counted under "other".
+# Distinct reasons and origins. Further ones are counted under "other".
 GROUPS_MAX = 2_000
 SOURCES_MAX = 5_000
 # Reasons that are kept in full, so that a search for a text need not read the log.
 TEXTS_MAX = 10_000
 TEXT_CHARACTERS_MAX = 500
-# Records that are taken in between two looks at the clock.
+# Records added between two looks at the clock.
 STEP = 25
-# Rows that are gone are swept out when there are as many as of others.
+# Dead rows are removed when there are as many as live ones.
 _GONE_MIN = 10_000
 # One large dict takes tens of milliseconds when it grows; many small ones grow one by one.
 _SHARDS = 512
 
 
 class DeadLetterFacts(NamedTuple):
-    """What a record says as a dead letter."""
+    """A record, read as a dead letter."""
 
     died_us: int
     reason: str
@@ -48,13 +48,13 @@ class DeadLetterFacts(NamedTuple):
     key_hash: int
 
 
-# A record: its key, its offset, and what it says. None: it takes away what had its key.
+# A record: its key, its offset, and its dead letter. None: a tombstone for its key.
 Record = tuple[bytes | None, int, DeadLetterFacts | None]
 
 
 class DeadLetterGroup:
-    """Dead letters that died for the same reason. `stale`: one went that was the first, the last
-    or the example, so that these are to be found again."""
+    """Dead letters that died for the same reason. `stale`: the first, the last or the example is
+    gone and must be found again."""
 
     __slots__ = ("count", "example", "first_us", "last_us", "number", "stale", "title")
 
@@ -93,7 +93,8 @@ _OTHER_SOURCE = DeadLetterSource("", "")
 
 
 class LetterTable:
-    """The columns, and who is in which row. Rows are in the order of each partition's log."""
+    """The columns, and the row of each dead letter. Rows are in the order of each partition's
+    log."""
 
     def __init__(self) -> None:
         self.partitions = array("H")
@@ -125,7 +126,7 @@ class LetterTable:
     # What the log says
 
     def take(self, partition: int, records: Sequence[Record]) -> Iterator[None]:
-        """Takes in records of a partition, in steps."""
+        """Adds records of a partition, in steps."""
         for at, (key, offset, found) in enumerate(records):
             rows = self._rows[hash(key) % _SHARDS]
             old = rows.pop(key, None)
@@ -186,7 +187,7 @@ class LetterTable:
         return number
 
     def remove(self, row: int) -> None:
-        """The dead letter of a row is gone; nothing happens if it was gone before."""
+        """Marks a row as gone. Does nothing if it was gone before."""
         if self.live[row]:
             self.live[row] = 0
             self.count -= 1
@@ -195,7 +196,7 @@ class LetterTable:
             self.source_counts[self.sources[row]] -= 1
 
     def forget_before(self, partition: int, start: int) -> Iterator[None]:
-        """The log has deleted what was before an offset. In steps."""
+        """Removes rows before the log's new start, in steps."""
         rows = self._by_partition.get(partition, array("I"))
         for at in range(self._first(rows, start)):
             self.remove(rows[at])
@@ -205,11 +206,11 @@ class LetterTable:
     # What others ask
 
     def _first(self, rows: array[int], offset: int) -> int:
-        """The place, in the rows of a partition, of the first one at or behind an offset."""
+        """The index, among a partition's rows, of the first at or after an offset."""
         return bisect_left(rows, offset, key=self.offsets.__getitem__)
 
     def find(self, partition: int, offset: int) -> int | None:
-        """The row of a dead letter that is there."""
+        """The row of a live dead letter."""
         rows = self._by_partition.get(partition)
         if rows is None:
             return None
@@ -221,7 +222,7 @@ class LetterTable:
     def id(self, row: int) -> str:
         return f"{self.partitions[row]}:{self.offsets[row]}"
 
-    def place(self, row: int) -> tuple[int, int]:
+    def position(self, row: int) -> tuple[int, int]:
         return self.partitions[row], self.offsets[row]
 
     def maybe_group(self, title: str) -> int | None:
@@ -250,7 +251,7 @@ class LetterTable:
             group.first_us, group.last_us, group.example = first, last, example
 
     def free_keys(self) -> Iterator[None]:
-        """Frees the keys of a table that nobody needs any more. In steps: all at once take long."""
+        """Frees the keys of an unused table. In steps, because all at once takes long."""
         for shard in range(_SHARDS):
             self._rows[shard] = {}
             yield
@@ -261,7 +262,7 @@ class LetterTable:
         return gone > max(_GONE_MIN, self.count)
 
     def renumber(self) -> Iterator[None]:
-        """Sweeps out the rows that are gone. In steps, between which nothing else may change."""
+        """Removes dead rows, in steps. Nothing else may change the table between them."""
         fresh = LetterTable()
         new_rows = array("i", bytes(4 * len(self.offsets)))
         for row in range(len(self.offsets)):
@@ -282,7 +283,7 @@ class LetterTable:
         fresh.removed, fresh.generation = self.removed, self.generation + 1
         old = self._rows
         self.__dict__.update(fresh.__dict__)
-        # To free all keys at once takes long as well.
+        # Freeing all keys at once takes long, too.
         while old:
             old.pop()
             yield

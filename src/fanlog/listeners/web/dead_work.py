@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fanlog.broker.names import check_public_name
-from fanlog.client.dead_letters import place_of
+from fanlog.client.dead_letters import position_of
 from fanlog.errors import FanlogError, RequestError, TopicNotFoundError
 from fanlog.identity import Verb
 from fanlog.listeners.recheck import recheck_permit
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from fanlog.client.transactions.transaction import Transaction
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
-DeadLetterPlace = tuple[int, int]
+DeadLetterPosition = tuple[int, int]
 
 
 class WorkReport(Protocol):
-    """Whoever waits for the work. Raises something if it is to end."""
+    """The caller's progress report. It raises an error to stop the work."""
 
     def of(self, total: int) -> None: ...
     def progress(self, done: int = 0, failed: int = 0, error: str = "") -> None: ...
 
 
 class Edit(NamedTuple):
-    """What a job is replaced with on its way back."""
+    """An edited job to publish instead."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class Edit(NamedTuple):
 
 class DeadLetterWork:
     """One replay, or one deletion. `replay`: the jobs go back, to their topics or `to` another.
-    Those of whom that is not possible raise an error, or are counted as `failed`."""
+    A dead letter that can't be replayed raises an error, or counts as `failed`."""
 
     def __init__(
         self,
@@ -69,40 +69,42 @@ class DeadLetterWork:
         self._tolerant = tolerant
 
     async def those_that_fit(self, wanted: DeadLetterFilter) -> DeadLetterPositions:
-        return await self._index.places(wanted)
+        return await self._index.positions(wanted)
 
     def those_named(self, ids: Sequence[str]) -> DeadLetterPositions:
-        places = DeadLetterPositions()
-        places.add(sorted({place_of(id) for id in ids}))
-        return places
+        positions = DeadLetterPositions()
+        positions.add(sorted({position_of(id) for id in ids}))
+        return positions
 
-    async def run(self, places: DeadLetterPositions, report: WorkReport) -> list[DeadLetterPlace]:
-        """Does it. Returns those that were not there (any more)."""
-        report.of(len(places))
-        missing: list[DeadLetterPlace] = []
-        for some in places.some():
+    async def run(
+        self, positions: DeadLetterPositions, report: WorkReport
+    ) -> list[DeadLetterPosition]:
+        """Does the work. Returns the positions without a dead letter."""
+        report.of(len(positions))
+        missing: list[DeadLetterPosition] = []
+        for some in positions.some():
             missing += await self._some(some, report)
         return missing
 
     async def _some(
-        self, places: list[DeadLetterPlace], report: WorkReport
-    ) -> list[DeadLetterPlace]:
-        """Does a few, while nobody else does any of this topic."""
+        self, positions: list[DeadLetterPosition], report: WorkReport
+    ) -> list[DeadLetterPosition]:
+        """Does one group, under the lock of its topic."""
         index = self._index
         async with index.settling:
             self._ask_again()
             await index.ready()
-            there = [place for place in places if index.table.find(*place) is not None]
-            found: set[DeadLetterPlace] = set()
+            there = [position for position in positions if index.table.find(*position) is not None]
+            found: set[DeadLetterPosition] = set()
             async for letters in read_letters(self._broker, index.topic, there):
-                found.update(place_of(letter.id) for letter in letters)
+                found.update(position_of(letter.id) for letter in letters)
                 await self._settle(letters, report)
-            # So that whoever comes next sees that they are gone.
+            # The next reader must see that they are gone.
             await index.ready()
-        return [place for place in places if place not in found]
+        return [position for position in positions if position not in found]
 
     def _ask_again(self) -> None:
-        """It may take minutes: checks the permission again, and stops without it."""
+        """The work may take minutes, so check the permission again, and stop without it."""
         fault = recheck_permit(self._broker.gate, self._permit)
         if fault is not None:
             raise fault
@@ -128,15 +130,14 @@ class DeadLetterWork:
             if len(possible) == 1:
                 report.progress(failed=1, error=f"{possible[0].id}: {fault}")
                 return
-            # One of them is in the way of the others.
+            # One of them prevents the others.
             for letter in possible:
                 await self._settle([letter], report)
             return
         report.progress(done=len(possible))
 
     def _refusal(self, letter: DeadLetter) -> FanlogError | None:
-        """Why a job can't go back. A dead letter says itself where it came from, and whoever made
-        it may have lied."""
+        """Why a job can't be replayed. The origin in a dead letter may be forged."""
         if not self._replay:
             return None
         target = self._to or letter.death.topic
@@ -169,18 +170,18 @@ class DeadLetterWork:
         death = letter.death
         key, value, headers = self._edit or Edit(death.key, letter.value, letter.headers)
         target = self._to or death.topic
-        # Without a key it goes where it was, if that is still there.
+        # Without a key it goes to its old partition, if that still exists.
         topic = self._broker.catalog.get(target)
-        place = None
+        position = None
         if key is None and not self._to and death.partition < len(topic.partitions):
-            place = death.partition
+            position = death.partition
         await transaction.send(
             target,
             value,
             key=key,
             headers=headers,
             event_time=letter.event_time,
-            partition=place,
+            partition=position,
             priority=death.priority,
         )
 

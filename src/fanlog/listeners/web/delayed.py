@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
 
-# Messages that are looked at for one answer, some at a time: those for other topics are left out.
+# Messages that are read for one answer, some at a time: those for other topics are left out.
 _LOOKED_AT_MAX = 5000
 _A_TIME = 500
 _CANCELLED_MAX = 1000
@@ -182,7 +182,7 @@ async def list_delayed(call: Call[DelayedQuery, None]) -> DelayedList:
     after, looked_at, total = query.after, 0, 0
     may: dict[str, bool] = {}
     while len(found) < limit and looked_at < _LOOKED_AT_MAX:
-        # Never more than fit: the next page goes on behind all that were looked at.
+        # Never more than fit: the next page begins behind all that were read.
         count = limit - len(found)
         page = await _page(broker, ListScheduled(query.topic, after, count))
         after, total = page.next, page.total

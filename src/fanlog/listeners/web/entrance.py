@@ -8,10 +8,11 @@
 | a client certificate        | the user that it names                                         |
 | nothing                     | nobody: refused. `/v1/ws` may log in by its first operation    |
 
-The first that is there decides: a wrong key is not made good by a cookie. `Fanlog-User` names the
-user for whom a program acts. It is believed without logins, and from an admin.
+The first one that a request has decides: a cookie does not help after a wrong key. With
+`Fanlog-User` a program names the user that it acts for. This counts only without logins, and from
+an admin.
 
-It is long because every way to show who one is has to be in one place, so that none is overlooked.
+It is long because all ways to log in belong together, so that none is overlooked.
 """
 
 from __future__ import annotations
@@ -279,8 +280,8 @@ class Entrance:
         return await self._core.gate.login(login, stranger)
 
     async def login_again(self, guest: Guest, secret: str) -> None:
-        """A guest logs in, or shows a new key or token of the same user. Who acts for somebody goes
-        on with that."""
+        """A guest logs in, or shows a new key or token of the same user. A program that acts for a
+        user continues to do so."""
         before = guest.who
         who = await self.login(secret, before)
         account = before.account
@@ -365,7 +366,7 @@ class Entrance:
         from a page of this server, or of `web.origins` by name. Raises ForbiddenError."""
         if not self._listener.origins.allow_cookie(request):
             raise ForbiddenError(
-                "A session's cookie is good for pages of this server only. Programs send a key as "
+                "A session's cookie is only valid for pages of this server. Programs send a key as "
                 "`Authorization: Bearer ...`; other pages need their origin in web.origins, and "
                 "a token."
             )

@@ -6,10 +6,10 @@
 | `event`          | nothing for a message; else `subscribed`, `snapshot`, `snapshot-end`,     |
 |                  | `gap`, `joined`, `left`, `notice`, `presence`, `upstream`, `expiring`,    |
 |                  | `reconnect`, `end` or `error`                                             |
-| `data`           | JSON: the message, or what a WebSocket client is told in the same case    |
+| `data`           | JSON: the message, or what a WebSocket client gets in the same case       |
 
 The id of one topic with one partition is its position. Of several partitions it is a vector of all
-of them, which readers at the same place share. `-` is the id before there is any topic to read.
+of them, which readers at the same position share. `-` is the id before there is any topic to read.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 NO_TOPIC = "-"
 _PING = b": ping\n\n"
-# A browser comes back after a time between these, if the connection breaks without a word. Not all
-# at the same time: a whole process may have died.
+# After a broken connection a browser returns after a time between these, so that not all return at
+# the same time when a process dies.
 _RETRY_MS = (500, 3000)
-# What else stands in the head of a request that hands an id back.
+# Other bytes in the head of a request with an id.
 _HEAD_BYTES = 1024
 
 
 class EventStream:
-    """One client that reads events. It is the connection's talk, and its session."""
+    """One client that reads events. It is the connection's session."""
 
     transport = "sse"
 
@@ -103,7 +103,7 @@ class EventStream:
         kind = self._kind_of(wanted)
         self._followed = await self._add(wanted, kind)
         if kind == "sse" and not self._is_single():
-            # It was made again meanwhile, or has more partitions.
+            # The topic was created again meanwhile, or has more partitions.
             for followed in self._followed:
                 self.following.end(followed.wanted.key)
             self._followed = await self._add(wanted, kind := "sse-vector")
@@ -135,8 +135,7 @@ class EventStream:
         return len(joined) == 1 and [start.partition for start in joined[0].starts] == [0]
 
     def start(self) -> None:
-        """The head of the answer is sent: begins with where the reader is, and sets the cursors
-        going."""
+        """The head of the answer was sent: sends the reader's positions, and starts the cursors."""
         begun, self._followed = self._followed, []
         known = [p for followed in begun for p in followed.positions(limit=None)]
         begin = {
@@ -148,12 +147,12 @@ class EventStream:
         self._connection.write(b"retry: %d\n" % random.randint(*_RETRY_MS) + event)
         self._listener.connections.add(self)
         for followed in begun:
-            self.following.start(followed, told=True)
+            self.following.start(followed, announced=True)
             if self._connection.closing:
-                # It had to be sent away at once.
+                # It had to leave at once.
                 return
         self._begin_presence()
-        # Something may have changed while it began.
+        # Permissions may have changed meanwhile.
         self.recheck()
 
     def _begin_presence(self) -> None:
@@ -168,7 +167,7 @@ class EventStream:
         self._connection.tell(event.rendered("sse", _presence_event))
 
     def _stamp(self, *pieces: SendBuffer) -> tuple[bytes]:
-        """Completes the ids in pieces. Readers at the same place share the bytes."""
+        """Completes the ids in pieces. Readers at the same position share the bytes."""
         assert self._vector is not None
         self._vector, data = self._listener.vectors.stamp(self._vector, *pieces)
         return (data,)
@@ -190,14 +189,14 @@ class EventStream:
         return self._vector_id()
 
     def id_joined(self, joined: Joined) -> str | None:
-        """The id once a topic is joined; None if this kind of id can't say it: the reader has to
-        come back."""
+        """The id after joining a topic; None if this kind of id can't express it: the reader must
+        reconnect."""
         positions = positions_of([joined])
         if self._vector is None:
             single = [position.partition for position in positions] == [0]
             return self.id_at(positions[0]) if single else None
         vectors = self._listener.vectors
-        if all(place.number != joined.number for place in self._vector.reached):
+        if all(key.number != joined.number for key in self._vector.reached):
             self._vector = vectors.without(self._vector, joined.name)
         for position in positions:
             self._vector = vectors.moved(self._vector, position)
@@ -211,7 +210,7 @@ class EventStream:
         return self._vector_id()
 
     def _check_size(self) -> None:
-        """An id must fit into a header, or the reader could not come back."""
+        """An id must fit into a header, or the reader could not resume."""
         limit = self._listener.options.header_bytes_max - _HEAD_BYTES
         if self._vector is not None and len(self._vector.text) > limit:
             raise LimitError(
@@ -219,7 +218,7 @@ class EventStream:
                 "an id. Use a WebSocket, or fewer topics. " + allow_more("web.header_bytes_max")
             )
 
-    # What the reader is told
+    # Notices to the reader
 
     def tell(self, frame: msgspec.Struct, event: str, id: str = "") -> None:
         self._connection.tell(sse_event(ops.encode(frame), event, id))
@@ -236,7 +235,7 @@ class EventStream:
     # The connection's talk
 
     def feed(self, data: bytes) -> None:
-        """There is nothing to say; what comes is dropped."""
+        """The client has nothing to send. Its bytes are dropped."""
 
     def held_up(self) -> bool:
         return False
@@ -283,7 +282,7 @@ class EventStream:
     # The server API
 
     def subscriptions(self) -> list[str]:
-        """The targets that it follows."""
+        """The subscribed targets."""
         return self.following.targets()
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:
@@ -300,7 +299,7 @@ def _presence_event(json: bytes) -> bytes:
 
 
 class EventReader:
-    """Tells what happens to one subscription."""
+    """Sends the notices of one subscription."""
 
     __slots__ = ("_stream", "_wanted")
 
@@ -357,7 +356,7 @@ def read_event_id(text: str, targets: Sequence[str]) -> tuple[Position, ...]:
 
 
 def positions_for(positions: Sequence[Position], target: str) -> tuple[Position, ...]:
-    """Those of a target's topics."""
+    """The positions in a target's topics."""
     if not is_pattern(target):
         return tuple(p for p in positions if p.topic == target)
     return tuple(p for p in positions if fits(p.topic, target))

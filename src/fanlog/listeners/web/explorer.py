@@ -46,7 +46,7 @@ ROW_BYTES_MAX = 2 << 20
 PREVIEW_BYTES_MAX = 16 * 1024
 SCAN_BYTES_MAX = 64 << 20
 _SECONDS_MAX = 2.0
-# Partitions whose positions are in the answer.
+# Partitions with positions in the answer.
 _POSITIONS_MAX = 64
 _CONDITIONS_MAX = 8
 Token = Annotated[
@@ -264,7 +264,7 @@ async def explore(call: Call[ExploreQuery, None]) -> web.StreamResponse:
 
 
 def _conditions(query: ExploreQuery) -> list[MessageCondition]:
-    """Those first that need the least work."""
+    """Cheapest conditions first."""
     case = query.case
     found: list[MessageCondition] = []
     if query.key is not None:
@@ -287,7 +287,7 @@ def _answer(
     continued = [
         (reach.partition, reach.high if backward else reach.low)
         for reach in scan.reaches
-        # Forwards, a partition that was read to its end goes on there.
+        # Forwards, the next request resumes at the end of a partition that was read whole.
         if not backward or reach.left
     ]
     body = _RawExplored(

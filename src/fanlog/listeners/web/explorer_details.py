@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _OFFSET_MAX = (1 << 63) - 1
 VALUE_BYTES_MAX = 16 << 20
-# A multiple of three: parts of base64 can be put together.
+# A multiple of three, so that parts of base64 can be joined.
 _BASE64_BYTES = 768 * 1024
 _BUCKETS_MAX = 120
-# Of more partitions the messages are not counted by time: each count takes a few reads.
+# With more partitions, messages are not counted by time: each count takes a few reads.
 _COUNTED_PARTITIONS_MAX = 32
-# Partitions whose first message is looked at, to know its time.
+# Partitions whose first message is read for its time.
 _OLDEST_PARTITIONS_MAX = 64
 _READS_AT_A_TIME = 8
 
@@ -199,7 +199,8 @@ def _rendered(partition: Partition, batch: Batch, query: MessageQuery) -> bytes:
 
 
 def _base64_json(data: bytes) -> bytes:
-    """Bytes as base64 in quotes. In parts: a thread that encodes much at once stops all others."""
+    """Bytes as base64 in quotes. Encoded in parts, because one long call would block all other
+    threads."""
     parts = [b64encode(data[at : at + _BASE64_BYTES]) for at in range(0, len(data), _BASE64_BYTES)]
     return b"".join((b'"', *parts, b'"'))
 
@@ -275,7 +276,7 @@ async def _range(
 
 
 async def _oldest_us(core: BrokerCore, partitions: Sequence[Partition]) -> int:
-    """When the oldest message came, as far as that can be read."""
+    """The time of the oldest message, if it can be read."""
     room = asyncio.Semaphore(_READS_AT_A_TIME)
 
     async def first_us(partition: Partition) -> int:
@@ -293,7 +294,7 @@ async def _oldest_us(core: BrokerCore, partitions: Sequence[Partition]) -> int:
 async def _counts(
     core: BrokerCore, partitions: Sequence[Partition], oldest_us: int, newest_us: int, buckets: int
 ) -> list[int]:
-    """How many messages came in each part of a time, by their offsets."""
+    """The number of messages in each time slot, by their offsets."""
     step_us = max(1, (newest_us - oldest_us) // buckets + 1)
     bounds = [oldest_us + i * step_us for i in range(1, buckets)]
     room = asyncio.Semaphore(_READS_AT_A_TIME)
@@ -302,7 +303,7 @@ async def _counts(
         log, end = partition.log, partition.visible_end
 
         def search() -> list[int]:
-            # A bound behind the last message needs no search.
+            # A bound after the last message needs no search.
             last_us = log.last_time_us
             return [end if us > last_us else min(end, log.offset_at(us)) for us in bounds]
 

@@ -2,8 +2,7 @@
 
 Each condition says three things, the cheapest first: whether a batch may have a record that fits,
 by its bytes as they are stored; the same by one look at a whole column; and whether one record
-fits. None of them takes regular expressions: what somebody types must not decide how long a look
-takes.
+fits. There are no regular expressions: a user's text must not decide how long a search takes.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.explorer_records import BatchRecords
 
 KeyMatch = Literal["contains", "exact", "prefix", "glob", "base64"]
-# A longer column is not looked at in one go: that would keep other threads waiting.
+# A longer column is searched in parts, so that other threads need not wait.
 _COLUMN_BYTES_MAX = 1 << 20
-# A longer value is looked through in parts, for the same reason.
+# A longer value is searched in parts, for the same reason.
 _PART_BYTES = 1 << 20
-# A longer value is not parsed, and does not fit a condition on JSON.
+# A longer value is not parsed, and never matches a condition on JSON.
 JSON_BYTES_MAX = 512 * 1024
 _STEPS_MAX = 32
 _NOT_JSON = (msgspec.DecodeError, RecursionError, ValueError)
@@ -48,7 +47,7 @@ class MessageCondition(Protocol):
 
 
 class Needle:
-    """Text that is looked for in bytes. Without `case`, upper and lower case are the same."""
+    """Text to search for in bytes. Without `case`, upper and lower case are the same."""
 
     __slots__ = ("_bytes", "_folded", "_overlap", "case")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanlog.format.codecs import UnpackLimits
     from fanlog.listeners.web.explorer_filters import MessageCondition
 
-# The clock is looked at after so many records.
+# The clock is read after this number of records.
 _RECORDS_PER_CLOCK = 64
 # Up to this size a batch is looked through as it is stored, before anything of it is decoded.
 _BYTES_LOOKED_THROUGH = 256 * 1024
@@ -34,7 +34,7 @@ _RECORD_BYTES = 16
 
 
 class _HeldBatch(NamedTuple):
-    """A batch that is not looked at yet, or a gap in its place."""
+    """A batch that is not searched yet, or a gap."""
 
     header: BatchHeader | None
     data: memoryview
@@ -75,18 +75,18 @@ class Reach:
 
     @property
     def left(self) -> int:
-        """Offsets that were not looked at."""
+        """Offsets that were not searched."""
         return self.high - self.low
 
     @property
     def is_dry(self) -> bool:
-        """Whether more has to be fetched before it can be looked at."""
+        """Whether more has to be fetched before the search can continue."""
         return self.low < self.high and not self.held and not self.pieces
 
 
 @dataclass(slots=True)
 class LookPlan:
-    """What is looked for, and what it may cost."""
+    """The conditions of a search, and its budget."""
 
     backward: bool
     conditions: Sequence[MessageCondition]
@@ -227,7 +227,7 @@ class Look:
         self._move(reach, gap.first, gap.next)
 
     def _move(self, reach: Reach, first: int, behind: int) -> None:
-        """What is between these two offsets was looked at."""
+        """The records between these two offsets were searched."""
         if self._plan.backward:
             reach.high = min(reach.high, max(reach.low, first))
         else:
@@ -268,6 +268,6 @@ def rank_of(reach: Reach, *, backward: bool) -> tuple[int, bool]:
 
 
 def next_reach(reaches: Sequence[Reach], *, backward: bool) -> Reach | None:
-    """Whose messages come next, fetched or not; None if all is done."""
+    """The partition whose messages come next, fetched or not; None if the search has ended."""
     open_ones = (reach for reach in reaches if reach.low < reach.high)
     return min(open_ones, key=lambda reach: rank_of(reach, backward=backward), default=None)

@@ -1,4 +1,4 @@
-"""Where a request of the explorer begins, and how its positions are written: an offset for each
+"""Where a request of the explorer begins, and the format of its positions: an offset for each
 partition, by the number of the topic, such as `7:0.42,1.40;9:0.3`."""
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PART = rf"[0-9]{{1,10}}:{_ENTRY}(,{_ENTRY})*"
 TOKEN_PATTERN = rf"^({_PART}(;{_PART})*)?$"
 _TOKEN_PART = re.compile(r"([0-9]{1,10}):([0-9.,]+)", re.ASCII)
 _TOKEN_ENTRY = re.compile(r"([0-9]{1,4})\.([0-9]{1,18})", re.ASCII)
-# Partitions in which a time is looked for at the same time.
+# Partitions in which a time is searched at the same time.
 _SEARCHES_MAX = 8
 
 
 class RequestedStart(NamedTuple):
-    """Where a request wants to begin: after the last look, at a position, or at a start."""
+    """The start that a request asks for: after the last answer, at a position, or at a start."""
 
     after: str | None
     position: str | None
@@ -39,14 +39,14 @@ class RequestedStart(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The partitions with where to look, and what a position has lost."""
+    """The partitions with their ranges, and what was lost since the position."""
 
     reaches: list[Reach]
     gaps: list[tuple[Reach, OffsetGap]]
 
 
 async def begin(core: BrokerCore, given: RequestedStart, partitions: list[Partition]) -> Began:
-    """Where each partition begins."""
+    """The start of each partition."""
     if given.after is not None:
         return _since(parse_token(given.after), partitions)
     backward = given.backward
@@ -76,7 +76,7 @@ def _offset(partition: Partition, start: Start, *, backward: bool) -> int:
 
 
 def _reach(partition: Partition, offset: int, *, backward: bool) -> Reach:
-    """What is to be looked at of a partition from an offset on, in a direction."""
+    """The range of a partition to search from an offset, in a direction."""
     end = partition.visible_end
     low = min(partition.log.start_offset, end)
     if backward:
@@ -87,8 +87,8 @@ def _reach(partition: Partition, offset: int, *, backward: bool) -> Reach:
 def _continued(
     token: Mapping[tuple[int, int], int], partitions: list[Partition], *, backward: bool
 ) -> Began:
-    """Backwards, a partition that the token does not name was done, or is newer than it. Forwards,
-    it is newer than it, and is read from its start."""
+    """Backwards, a partition missing in the token is finished or newer than the token. Forwards, it
+    is newer, and is read from its start."""
     began = Began([], [])
     for partition in partitions:
         start, end = partition.log.start_offset, partition.visible_end
@@ -106,7 +106,7 @@ def _continued(
 
 
 def _since(token: Mapping[tuple[int, int], int], partitions: list[Partition]) -> Began:
-    """All that came since. A partition that the token does not name is new."""
+    """Everything since the token. A partition missing in it is new."""
     began = Began([], [])
     for partition in partitions:
         end = partition.visible_end

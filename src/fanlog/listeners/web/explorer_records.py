@@ -1,7 +1,7 @@
 """The records of one batch, read one by one, and as rows for people.
 
-Nothing here looks at all records of a batch unless each of them is asked for: a batch may have a
-million, and a page shows a hundred. All of it runs in threads.
+It reads only the records that are needed: a batch may have a million, and a page shows a hundred.
+It runs in threads.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from fanlog.format.columns import BinaryColumn
     from fanlog.format.web import Pairs
 
-# Of a key, and of each header. Values have a limit that the request chooses.
+# Bytes shown of a key and of each header. The request chooses the limit for values.
 KEY_BYTES_MAX = 1024
 _HEADER_BYTES_MAX = 512
 _HEADERS_MAX = 32
 _TRACEPARENT = TRACEPARENT.encode()
-# UTF-8 has up to so many bytes for a character: a cut may leave all but one of them.
+# A character has up to this number of bytes in UTF-8: a cut may leave all but one of them.
 _CHARACTER_BYTES_MAX = 4
 _encode = msgspec.json.Encoder().encode
 
 
 class ExploredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message as a row: the beginning of its value, and what it is."""
+    """A message as a row: the start of its value, and the value's kind."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ def cut(column: BinaryColumn, i: int) -> bytes | None:
 
 
 class BatchRecords:
-    """A batch whose columns are unpacked. Raises `FormatError` where they do not fit together."""
+    """A batch with its columns unpacked. Raises `FormatError` if they contradict each other."""
 
     __slots__ = ("_columns", "batch", "headers_column", "key_column", "value_column")
 
@@ -117,7 +117,7 @@ class BatchRecords:
         return tuple((cut(names, j) or b"", cut(contents, j) or b"") for j in range(begin, end))
 
     def row(self, topic: str, i: int, offset: int, preview_bytes: int) -> bytes:
-        """The record as JSON, with so much of its value."""
+        """The record as JSON, with at most this much of its value."""
         header = self.batch.header
         times = self._columns.event_times_us
         key, value, headers = self.key(i), self.value(i), self.headers(i)
@@ -157,7 +157,7 @@ def trace_of(headers: Pairs) -> str:
 
 
 def maybe_text(data: bytes, size: int) -> str | None:
-    """The beginning of what may be UTF-8, cut between two characters; None if it is not."""
+    """The start of a text in UTF-8, cut between two characters; None if it is not UTF-8."""
     part = data[:size]
     for end in range(len(part), max(-1, len(part) - _CHARACTER_BYTES_MAX), -1):
         try:
@@ -169,7 +169,7 @@ def maybe_text(data: bytes, size: int) -> str | None:
 
 
 def value_format(value: bytes | None, headers: Pairs, size: int) -> tuple[str, str | None]:
-    """What a value is, and its beginning if that is text. Long values are judged by it."""
+    """The kind of a value, and its start if it is text. The start decides for a long value."""
     if value is None:
         return "deleted", None
     text = maybe_text(value, size)

@@ -1,5 +1,5 @@
-"""What the requests of the explorer share: which topics they are about, the patterns that were
-asked for lately, and the room for looks at messages."""
+"""What the requests of the explorer share: their topics, recently used patterns, and limits on
+concurrent scans."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fanlog.model import PARTITIONS_MAX
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
 
-# Scans that run at a time, and that may wait for it.
+# Scans that may run, and that may wait, at the same time.
 _SCANS_MAX = 2
 _WAITING_MAX = 64
-# Answers that are found at a time, that are kept for others, and for how long.
+# Answers computed at the same time, cached answers, and for how long.
 _FINDING_MAX = 2
 _SHARED_MAX = 32
 _SHARED_SECONDS = 3.0
@@ -77,7 +77,7 @@ class ExploredQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explorer:
-    """What the requests of one listener share: patterns, and the room for scans."""
+    """What the requests of one listener share: patterns, and the limits on scans."""
 
     def __init__(self, core: BrokerCore) -> None:
         self.topics = ExploredTopics(core)
@@ -105,7 +105,7 @@ class Explorer:
     async def shared(
         self, key: Hashable, find: Callable[[], Coroutine[Any, Any, Answered]]
     ) -> Answered:
-        """An answer that takes some work. Who asks for the same within a few seconds shares it."""
+        """An expensive answer. Equal requests within a few seconds share it."""
         now = asyncio.get_running_loop().time()
         known = self._shared.get(key)
         if known is None or known[0] < now or _has_failed(known[1]):
@@ -114,7 +114,7 @@ class Explorer:
             self._shared.move_to_end(key)
             while len(self._shared) > _SHARED_MAX:
                 self._shared.popitem(last=False)
-        # Whoever goes away does not stop it for the others.
+        # A cancelled request does not stop it for the others.
         return await asyncio.shield(known[1])
 
     async def _find(self, find: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:

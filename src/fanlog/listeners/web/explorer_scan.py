@@ -1,6 +1,6 @@
-"""A scan for people: fetches pieces of log, and has a thread look at them, until there are enough
-rows, the partitions end, or the budget is used up. What was not looked at is counted by offsets and
-never decoded, so that a scan costs the same however much was published."""
+"""A bounded scan: fetches pieces of the log, and searches them in a thread, until there are enough
+rows, the partitions end, or the budget is used up. Skipped messages are counted by offsets and
+never decoded, so the cost of a scan does not depend on how much was published."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ScanEnd = Literal["end", "limit", "budget"]
 # looked: a thread that computes slows down the loop.
 _LOOK_BYTES = 2 << 20
 _LOOK_SECONDS = 0.02
-# What is fetched of a partition at a time, where much is looked at, and at least.
+# How many bytes of a partition one fetch reads: in a large search, and at least.
 _FETCH_BYTES = 512 * 1024
 _FETCH_BYTES_MIN = 16 * 1024
 # Of each of many partitions only the first batches are kept: together they would take much memory.
 _MANY = 16
 _FETCH_BYTES_OF_MANY = 64 * 1024
-# A range of offsets that turns out to be so many times larger is fetched in smaller ones.
+# A range of offsets that is in fact this many times larger is fetched in smaller ones.
 _RANGE_TIMES_MAX = 8
 _FETCHES_AT_A_TIME = 16
 
@@ -83,7 +83,7 @@ class ExplorerScan:
             else:
                 done.set_exception(result)
 
-        # One batch at least is unpacked, whatever it takes.
+        # At least one batch is unpacked, whatever its size.
         unpacked_bytes = max(_LOOK_BYTES, self._plan.limits.bytes_max)
         self._core.unpacker.in_thread(unpacked_bytes, look.run, ended)
         await done
@@ -91,7 +91,7 @@ class ExplorerScan:
     # Fetching
 
     async def _fetch_dry(self, first: Reach) -> None:
-        """Fetches for the partition that comes next, and for others that may."""
+        """Fetches for the next partition, and for those that may follow."""
         backward = self._plan.backward
         dry = [reach for reach in self.reaches if reach.is_dry and reach is not first]
         if backward:
@@ -103,14 +103,14 @@ class ExplorerScan:
         for reach, pieces in zip(chosen, fetched, strict=True):
             reach.pieces = pieces
             if not pieces:
-                # It was truncated or deleted meanwhile: there is nothing more.
+                # Truncated or deleted meanwhile: there is nothing more.
                 reach.low = reach.high
 
     async def _fetch(self, reach: Reach) -> list[memoryview | OffsetGap]:
         try:
             return await (self._fetch_back(reach) if self._plan.backward else self._fetch_on(reach))
         except TopicDeletedError:
-            # One of several does not keep anybody from the others.
+            # A failed partition does not hide the others.
             if all(other.partition.topic.deleted for other in self.reaches):
                 raise
             return []
@@ -148,7 +148,8 @@ class ExplorerScan:
     async def _range(
         self, partition: Partition, low: int, high: int
     ) -> tuple[list[memoryview | OffsetGap] | None, int]:
-        """All that is between two offsets, and its size; None for the pieces if it is too much."""
+        """Everything between two offsets, and its size; None instead of the pieces if it is too
+        large."""
         pieces: list[memoryview | OffsetGap] = []
         size = 0
         while low < high:

@@ -26,30 +26,31 @@ if TYPE_CHECKING:
     from fanlog.identity import Account
 
 TARGETS_MAX = 16
-# What one request reads at most. Past it a pattern leaves topics out, and the answer says so.
+# The most topics that one request reads. A pattern with more leaves some out, and the answer says
+# so.
 TOPICS_MAX = 200
 PARTITIONS_READ_MAX = 512
-# Of the topics that fit, so many are asked about: most of them may not be readable.
+# Matching topics to check at most: many of them may not be readable.
 _CANDIDATES_MAX = 5000
 _KEPT_MAX = 64
 _KEPT_SECONDS_MIN = 3.0
-# Finding out takes at most one part in so many of the loop's time.
+# The search may use at most one part in this many of the loop's time.
 _KEPT_PER_WORK = 100
 _clock = time.monotonic
 
 
 class _Fitting(NamedTuple):
-    """Topics of a pattern that somebody may read, the newest first; whether that is all."""
+    """Readable topics of a pattern, the newest first, and whether these are all."""
 
     names: list[str]
     is_all: bool
     until: float
-    # It is held, so that no other account can get its id.
+    # Kept alive, so that no other account gets the same `id()`.
     account: Account | None
 
 
 class Chosen(NamedTuple):
-    """The partitions to read, of how many topics, and whether more fit."""
+    """The partitions to read, the number of topics, and whether more match."""
 
     partitions: list[Partition]
     topics: int
@@ -57,7 +58,7 @@ class Chosen(NamedTuple):
 
 
 class ExploredTopics:
-    """The patterns that one broker was asked about lately."""
+    """The patterns that were used lately."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.ports import Bus
 
-# Topics that the answer to a subscription tells of; the others follow one by one.
+# Topics in the answer to a subscription. The others follow one by one.
 JOINED_AT_ONCE = 1000
 Key = tuple[str, str]
 
@@ -60,13 +60,13 @@ class WantedSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def snapshot(self) -> bool:
-        """Whether it starts with the latest values. A client that comes back has them."""
+        """Whether it starts with the latest values. A returning client has them."""
         return self.latest and self.positions is None
 
 
 class FollowedSubscription:
-    """A subscription, and what it has joined that its reader is not told of yet. `snapshot` comes
-    before its messages: the latest values, as long as it has `uses` of them."""
+    """A subscription, and its joined topics that its reader does not know yet. `snapshot` has the
+    latest values, which come before its messages. `uses` counts its users."""
 
     __slots__ = ("joined", "snapshot", "subscription", "uses", "wanted")
 
@@ -80,8 +80,8 @@ class FollowedSubscription:
         self.uses: list[LatestUse] = []
 
     def positions(self, limit: int | None = JOINED_AT_ONCE) -> list[Position]:
-        """Where it begins, as far as one answer tells. What is known of topics that are not there
-        stands as it was handed in: they may come back."""
+        """Its start positions, as many as fit in one answer. Positions of missing topics stay as
+        given: the topics may come back."""
         absent = self.subscription.absent
         return [
             *positions_of(self.joined[:limit]),
@@ -93,7 +93,7 @@ class FollowedSubscription:
 
 
 class FollowingHost(Protocol):
-    """The listener, as far as subscriptions need it."""
+    """What subscriptions need of their listener."""
 
     bus: Bus
     options: WebOptions
@@ -132,7 +132,7 @@ class Following:
             )
         if len(self) >= self._options.subscriptions_max:
             raise LimitError(
-                f"This connection has {len(self)} subscriptions, as many as it may. Follow many "
+                f"This connection has {len(self)} subscriptions, which is the limit. Follow many "
                 "topics with one pattern, or use another connection. "
                 + allow_more("web.subscriptions_max")
             )
@@ -141,8 +141,8 @@ class Following:
     async def begin(
         self, wanted: WantedSubscription, reader: Reader, client: str
     ) -> FollowedSubscription:
-        """The subscription that `check` has let through. `start` sets it going; the caller first
-        tells the reader where it begins."""
+        """The subscription after `check`. `start` starts it; before that the caller sends the start
+        positions."""
         key, bus = wanted.key, self._bus
         followed: FollowedSubscription | None = None
         try:
@@ -182,7 +182,8 @@ class Following:
             Subscribe(
                 target=wanted.target,
                 wildcard=wanted.wildcard,
-                # Who is cut off in the middle of a snapshot then comes back to the first message.
+                # A reader that is disconnected in the middle of a snapshot then resumes at the
+                # first message.
                 start=Start("earliest") if wanted.snapshot else wanted.start,
                 partitions=wanted.partitions,
                 resume=wanted.positions,
@@ -208,9 +209,9 @@ class Following:
             await use.ready()
             followed.snapshot += await use.begin(followed.subscription)
 
-    def start(self, followed: FollowedSubscription, *, told: bool = False) -> None:
-        """Sets a subscription going that its reader knows of; `told`: of all that it has joined."""
-        untold = [] if told else followed.joined[JOINED_AT_ONCE:]
+    def start(self, followed: FollowedSubscription, *, announced: bool = False) -> None:
+        """Starts a subscription that its reader knows. `announced`: it knows all joined topics."""
+        untold = [] if announced else followed.joined[JOINED_AT_ONCE:]
         followed.joined = []
         if not followed.snapshot:
             self._start(followed, untold)
@@ -220,7 +221,7 @@ class Following:
         task.add_done_callback(self._tasks.discard)
 
     async def _show(self, followed: FollowedSubscription, untold: list[Joined]) -> None:
-        """Sends a snapshot piece by piece, as the peer takes them, and then the messages."""
+        """Sends a snapshot piece by piece, as the peer reads, and then the messages."""
         snapshot, followed.snapshot = followed.snapshot, []
         for piece in snapshot:
             await self._connection.writable()
@@ -275,7 +276,7 @@ class Following:
 
 
 def positions_of(joined: Iterable[Joined]) -> list[Position]:
-    """Where a reader begins in topics that it has joined."""
+    """The start positions in joined topics."""
     return [
         Position(topic.name, start.partition, start.offset, topic.epoch, topic.number)
         for topic in joined
@@ -284,7 +285,7 @@ def positions_of(joined: Iterable[Joined]) -> list[Position]:
 
 
 def read_start(given: str | StartSpec) -> tuple[Start, tuple[int, ...] | None]:
-    """Where to begin, and in which partitions, as a client writes it."""
+    """The start and the partitions, in a client's notation."""
     if isinstance(given, str):
         return as_start("latest" if given == "live" else given), None
     named = {
@@ -308,7 +309,7 @@ def read_start(given: str | StartSpec) -> tuple[Start, tuple[int, ...] | None]:
 
 
 def read_before(given: str | int | None) -> int | None:
-    """The offset that history is wanted before; a position may stand for it."""
+    """The offset before which history is wanted. A position may be given instead."""
     if given is None or isinstance(given, int):
         return given
     return parse_position(given).offset

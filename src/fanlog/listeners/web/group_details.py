@@ -18,7 +18,7 @@ from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.model import TOPIC_NAME_BYTES_MAX, GroupKind, GroupState
 from fanlog.telemetry.callers import connection_id
 
-# What one answer has at most of what is not paged: those that are furthest behind.
+# The most entries of a list without pages: those that are furthest behind.
 _MEMBERS_MAX = 200
 _TOPICS_MAX = 100
 _ROWS_A_STEP = 256
@@ -43,7 +43,7 @@ class GroupMemberLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicLag(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group is behind in a topic."""
+    """The lag of a group in one topic."""
 
     name: str
     partitions: int

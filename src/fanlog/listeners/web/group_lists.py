@@ -33,7 +33,7 @@ Sort = Literal[
     "redelivered",
     "dead_lettered",
 ]
-# Rows that are looked at in one step.
+# Rows that one step checks.
 _ROWS_A_STEP = 256
 _OFFSET_MAX = 1 << 31
 _STATES = {"inactive": 0, "active": 1, "rebalancing": 2}

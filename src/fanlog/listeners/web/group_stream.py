@@ -16,9 +16,9 @@ processes and those over WebSocket share the partitions of one group.
 | `{"type":"assigned","partitions":["t/0"]}`                 | these are this member's now      |
 | `{"type":"revoked","partitions":["t/0"]}`                  | these are not any more           |
 
-With `commit=auto` what was sent is committed a second later, if the connection is still there: what
-went to a client that was gone already comes again. With `commit=manual` only what the client acks
-is; at most `prefetch` messages, and the rest of a batch, are on their way without an ack.
+With `commit=auto`, sent messages are committed a second later, if the connection is still open.
+Messages sent to a dead client come again. With `commit=manual`, only acked messages are committed.
+At most `prefetch` messages, and the rest of a batch, wait for an ack.
 
 It is long because what the client acks, what was sent and what is assigned have to agree.
 """
@@ -78,11 +78,11 @@ logger = logging.getLogger("fanlog.listeners")
 _RECONNECT_CODE = 1012
 _FAULT_CODE = 1011
 _REFUSED_CODE = 1008
-# How often a session looks whether its peer takes bytes again.
+# How often a session checks whether its peer reads again.
 _LOOK_SECONDS = 0.02
 # With `auto`: how long the connection must last after a message for it to count as done.
 _COMMIT_SECONDS = 1.0
-# Operations that are answered at a time.
+# Operations in progress at the same time.
 _TASKS_MAX = 64
 
 
@@ -122,7 +122,7 @@ TicketText = Annotated[
 
 
 class GroupQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Who joins a group, and what it reads."""
+    """The consumer that joins a group, and its topics."""
 
     topic: Annotated[str, Meta(min_length=1, description="A topic or a pattern.")]
     consumer: Consumer = ""
@@ -148,7 +148,7 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupWanted:
-    """Which group, what it reads, and how."""
+    """The group, its topics, and its options."""
 
     group: str
     topic: str
@@ -201,7 +201,7 @@ async def open_group(call: Call[GroupQuery, Any]) -> web.StreamResponse:
 
 
 def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.StreamResponse:
-    """Takes the connection over for a member of a group, or says why not."""
+    """Makes the connection a member of a group, or answers with an error."""
     listener, request = call.listener, call.request
     peer = listener.peer_of(request)
     guest = call.guest
@@ -251,7 +251,7 @@ class GroupSession:
         self.since_us = time.time_ns() // 1000
         self.protocol: WebSocketStream
         self._wanted = wanted
-        # How far each partition was sent, and in which log; and how far it was acked.
+        # For each partition: the offset sent, and in which log; and the offset acked.
         self._sent: dict[TopicPartition, Reached] = {}
         self._acked: dict[TopicPartition, int] = {}
         self._room = asyncio.Event()
@@ -327,7 +327,7 @@ class GroupSession:
                     done.update(due)
 
     async def _have_room(self) -> None:
-        """Until the client takes more: its socket does, and it has acked enough."""
+        """Waits until the socket is free, and enough messages are acked."""
         while self.connection.blocked:  # noqa: ASYNC110 - the broker resumes its own readers only
             await asyncio.sleep(_LOOK_SECONDS)
         while self._wanted.how.commit == "manual" and self._unacked() >= self._wanted.how.prefetch:
@@ -335,15 +335,15 @@ class GroupSession:
             await self._room.wait()
 
     def _unacked(self) -> int:
-        return sum(sent.offset - self._acked[place] for place, sent in self._sent.items())
+        return sum(sent.offset - self._acked[tp] for tp, sent in self._sent.items())
 
     def _send(self, batch: MessageBatch) -> None:
-        header, place = batch.batch.header, TopicPartition(batch.topic, batch.partition)
+        header, tp = batch.batch.header, TopicPartition(batch.topic, batch.partition)
         first, last = batch.base_offset, batch.next_offset
-        before = self._sent.get(place)
+        before = self._sent.get(tp)
         if before is None or before.offset > first:
-            self._acked[place] = first
-        self._sent[place] = Reached(last, header.leader_epoch, header.topic)
+            self._acked[tp] = first
+        self._sent[tp] = Reached(last, header.leader_epoch, header.topic)
         shown = ",".join(RenderedRecords(batch.batch).messages[batch.first :])
         position = print_position(last, header.leader_epoch, header.topic)
         frame = (
@@ -353,20 +353,20 @@ class GroupSession:
         )
         self.connection.tell(text_frame(frame.encode()))
 
-    def _assigned(self, places: tuple[TopicPartition, ...]) -> None:
-        self._say(AssignedFrame([_named(place) for place in places]))
+    def _assigned(self, tps: tuple[TopicPartition, ...]) -> None:
+        self._say(AssignedFrame([_named(tp) for tp in tps]))
 
-    async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
-        sent = {place: self._sent.pop(place) for place in places if place in self._sent}
-        for place in sent:
-            del self._acked[place]
+    async def _revoked(self, tps: tuple[TopicPartition, ...]) -> None:
+        sent = {tp: self._sent.pop(tp) for tp in tps if tp in self._sent}
+        for tp in sent:
+            del self._acked[tp]
         self._room.set()
-        # What waits here has not gone out: it goes to the next member too.
+        # Messages waiting here were not sent: the next member gets them, too.
         gone_out = not self._closed and not self.connection.blocked
         if sent and self._wanted.how.commit == "auto" and gone_out:
             with contextlib.suppress(FanlogError):
                 await self._member.commit_reached(sent)
-        self._say(RevokedFrame([_named(place) for place in places]))
+        self._say(RevokedFrame([_named(tp) for tp in tps]))
 
     def _gap(self, gap: Gap) -> None:
         self._say(
@@ -434,37 +434,37 @@ class GroupSession:
             logger.exception("a commit of the group %s failed", self._wanted.group)
             self._refuse(operation.id, FanlogError(OUR_FAULT))
             return
-        for place, at in reached.items():
-            if place in self._acked:
-                self._acked[place] = max(self._acked[place], at.offset)
+        for tp, at in reached.items():
+            if tp in self._acked:
+                self._acked[tp] = max(self._acked[tp], at.offset)
         self._room.set()
         self._answer(operation.id)
 
     def _reached(self, operation: AckOp | CommitOp) -> dict[TopicPartition, Reached]:
         if isinstance(operation, AckOp):
-            place = TopicPartition(operation.topic, operation.partition)
-            sent = self._sent_of(place, operation.offset + 1)
-            return {place: Reached(operation.offset + 1, sent.epoch, sent.number)}
+            tp = TopicPartition(operation.topic, operation.partition)
+            sent = self._sent_of(tp, operation.offset + 1)
+            return {tp: Reached(operation.offset + 1, sent.epoch, sent.number)}
         found: dict[TopicPartition, Reached] = {}
         for position in parse_positions(operation.positions):
-            place = TopicPartition(position.topic, position.partition)
-            self._sent_of(place, position.offset)
-            found[place] = Reached(position.offset, position.epoch, position.number)
+            tp = TopicPartition(position.topic, position.partition)
+            self._sent_of(tp, position.offset)
+            found[tp] = Reached(position.offset, position.epoch, position.number)
         if not found:
             raise InvalidArgumentError('Give positions: {"topic/partition": "position"}.')
         return found
 
-    def _sent_of(self, place: TopicPartition, offset: int) -> Reached:
-        """What was sent of a partition. More than that can't be done."""
-        sent = self._sent.get(place)
+    def _sent_of(self, tp: TopicPartition, offset: int) -> Reached:
+        """The sent range of a partition. An ack beyond it is refused."""
+        sent = self._sent.get(tp)
         if sent is None:
             raise FencedError(
-                f"{_named(place)} is not this consumer's, or nothing was sent of it since it is. "
+                f"{_named(tp)} is not this consumer's, or nothing was sent of it since it is. "
                 "Nothing was committed."
             )
         if offset > sent.offset:
             raise InvalidArgumentError(
-                f"{_named(place)} was sent up to offset {sent.offset - 1} only: commit what came."
+                f"{_named(tp)} was sent up to offset {sent.offset - 1} only: commit what came."
             )
         return sent
 
@@ -480,7 +480,7 @@ class GroupSession:
         return len(self._tasks) >= _TASKS_MAX
 
     def upstream(self, up: bool) -> None:
-        """An edge has lost its broker, or has it again. The member comes back by itself."""
+        """An edge has lost its broker, or found it again. The member returns by itself."""
         self._say(ops.UpstreamFrame(up=up))
 
     def recheck(self) -> None:
@@ -510,12 +510,12 @@ class GroupSession:
     # The end
 
     def drained(self, after_ms: int, reason: str = "draining") -> None:
-        """Sends the client elsewhere. Its partitions go to others."""
+        """Asks the client to reconnect elsewhere. Its partitions go to others."""
         frame = ops.ReconnectFrame(after_ms=after_ms, reason=reason)
         self.protocol.close(_RECONNECT_CODE, reason, text_frame(ops.encode(frame)))
 
     def subscriptions(self) -> list[str]:
-        """The targets that it follows."""
+        """The subscribed targets."""
         return [self._wanted.topic]
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:
@@ -532,8 +532,8 @@ class GroupSession:
             self._running.cancel()
 
 
-def _named(place: TopicPartition) -> str:
-    return f"{place[0]}/{place[1]}"
+def _named(tp: TopicPartition) -> str:
+    return f"{tp[0]}/{tp[1]}"
 
 
 ROUTES = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
 
-# Views that are kept, and accounts of which it is known what they may see.
+# Views that are kept, and accounts whose visible groups are kept.
 _VIEWS_MAX = 64
 _ACCOUNTS_MAX = 16
 _ANSWERS_MAX = 50_000
@@ -52,7 +52,7 @@ class GroupTable:
 
 
 class _Name:
-    """One for each name of which a view is kept."""
+    """One for each name that has a kept view."""
 
 
 class _Seen:
@@ -65,7 +65,7 @@ class _Seen:
 
 
 class GroupTables:
-    """Those of one broker."""
+    """The tables of one broker."""
 
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
@@ -110,12 +110,12 @@ class GroupTables:
             # The table stays: who asks for names that are not there makes no work for others.
             self._names.pop(name, None)
             raise GroupNotFoundError(
-                f"There is no group or queue {name!r}. See what there is with: fanlog group list"
+                f"There is no group or queue {name!r}. List them with: fanlog group list"
             )
         return found
 
     def forget(self, name: str) -> None:
-        """A group was changed: whoever did it wants to see that."""
+        """A group was changed: the next answer must show that."""
         self._names.pop(name, None)
         self._tables.forget(self)
         self._last = None

@@ -22,7 +22,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.web.local_bus import LocalBus
 from fanlog.listeners.web.openapi_names import NOT_INTERNAL, START_SCHEMAS
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.topics import Offset
+from fanlog.listeners.web.topic_bodies import Offset
 from fanlog.model import (
     PARTITIONS_MAX,
     GroupInfo,
@@ -151,8 +151,8 @@ def _may_see(call: Call[GroupsQuery, None], group: GroupInfo) -> bool:
 
 
 def _verbs(call: Call[Any, Any], name: str) -> tuple[Verb, ...]:
-    """What is needed for a name, which may be a group's or a queue's. An edge does not know which,
-    so that it asks for both."""
+    """The permissions that a name needs. It may be a group's or a queue's. An edge does not know
+    which, so it asks for both."""
     if not isinstance(call.bus, LocalBus):
         return Verb.GROUP, Verb.QUEUE
     return (Verb.GROUP,) if call.bus.core.queues.find(name) is None else (Verb.QUEUE,)

@@ -39,10 +39,10 @@ _STEPS_MAX = 8
 
 
 async def read_history(
-    bus: Bus, place: tuple[str, int], before: int | None, limit: int, bytes_max: int
+    bus: Bus, tp: tuple[str, int], before: int | None, limit: int, bytes_max: int
 ) -> HistoryPage:
     """Up to `limit` messages of a topic partition before an offset, or before the end."""
-    topic, partition = place
+    topic, partition = tp
     reader = _Backwards(bus, topic, partition)
     start, end = await reader.bounds()
     high = end if before is None else min(before, end)
@@ -57,7 +57,7 @@ async def read_history(
         found.add(newer.messages)
         step = min(2 * step, _STEP_MAX)
     shown = list(found.messages)
-    # Of the first message, so that what lies before it can be asked for.
+    # The position of the first message, so that a client can request the messages before it.
     next_before = shown[0][0] if found.cut else low
     positions = [
         Position(topic, partition, offset, epoch, reader.number) for offset, epoch, _ in shown[:1]
@@ -92,8 +92,8 @@ class _Newest:
 
 
 class _Backwards:
-    """One partition. A Fanlog bus is asked by its client, since an edge mirrors only the newest
-    messages; of another bus the mirror is all that there is."""
+    """One partition. With a Fanlog bus, its client fetches them, because an edge mirrors only the
+    newest messages. With another bus, the mirror has all that exist."""
 
     def __init__(self, bus: Bus, topic: str, partition: int) -> None:
         self._bus = bus
@@ -130,7 +130,7 @@ class _Backwards:
                 at = max(at + 1, fault.next)
                 continue
             except OffsetOutOfRangeError:
-                # Retention was faster.
+                # Retention has deleted it meanwhile.
                 start, _ = await self.bounds()
                 if start <= at:
                     return

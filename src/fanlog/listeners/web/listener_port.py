@@ -58,7 +58,7 @@ class WebPort(Protocol):
 
     @property
     def core(self) -> BrokerCore:
-        """What the subscriptions read."""
+        """Where subscriptions read from."""
         ...
 
     def all_listeners(self) -> list[PeerSource]: ...

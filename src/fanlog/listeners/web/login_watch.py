@@ -16,18 +16,18 @@ _SECOND_US = 1_000_000
 
 
 class LoginWatch:
-    """Asked once a second, by a connection that stays open."""
+    """Each open connection asks once a second."""
 
     __slots__ = ("_guest", "_listener", "_warned_of")
 
     def __init__(self, listener: WebPort, guest: Guest) -> None:
         self._listener = listener
         self._guest = guest
-        # The end that the client was told of.
+        # The end in the last notice to the client.
         self._warned_of = 0
 
     def look(self) -> Literal["good", "ends", "over"]:
-        """Whether the login is good, ends soon (said once), or is over."""
+        """Whether the login is valid, ends soon (returned once), or has expired."""
         expires_us = self._guest.expires_us
         if not expires_us:
             return "good"
@@ -46,13 +46,13 @@ class LoginWatch:
         return ops.LoggedInAnswer(self._guest.who.user, time_text(expires_us) if expires_us else "")
 
     def frame(self) -> ops.ExpiringFrame:
-        """What the client is told."""
+        """The notice to the client."""
         expires_us = self._guest.expires_us
         left_us = max(0, expires_us - self._listener.core.now_us())
         return ops.ExpiringFrame(expires=time_text(expires_us), seconds=left_us // _SECOND_US)
 
 
 def time_text(at_us: int) -> str:
-    """A time as people and programs read it: RFC 3339 in UTC."""
+    """A time in RFC 3339, in UTC."""
     at = datetime.fromtimestamp(at_us // _SECOND_US, UTC)
     return at.isoformat().replace("+00:00", "Z")

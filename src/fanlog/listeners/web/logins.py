@@ -1,13 +1,12 @@
-"""Login and logout over HTTP, sessions, tickets, and permission checks. It is long because bodies
-and answers are written out here, and the OpenAPI document is made from them."""
+"""Login and logout over HTTP, sessions, tickets, and permission checks. Bodies and answers are in
+`login_answers.py`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
 
 from fanlog.errors import (
     AccountNotFoundError,
@@ -19,140 +18,23 @@ from fanlog.errors import (
 )
 from fanlog.identity import Identity, Login, Role, Rules, Verb
 from fanlog.listeners.web.entrance import COOKIE, Guest, session_cookies
+from fanlog.listeners.web.login_answers import (
+    LoginBody,
+    LoginWays,
+    MayAnswer,
+    MayQuery,
+    SessionAnswer,
+    SessionsAnswer,
+    SessionsQuery,
+    TicketAnswer,
+    TicketBody,
+    WhoAmI,
+)
 from fanlog.listeners.web.login_watch import time_text
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.listeners.web.sorted_pages import page_of
 from fanlog.security.sessions import LoginSession
-
-_SECRET_LENGTH_MAX = 16_384
-_NAME_LENGTH_MAX = 255
-_Secret = Annotated[str, Meta(max_length=_SECRET_LENGTH_MAX)]
-_LoginTime = Annotated[str, Meta(description="RFC 3339 in UTC.")]
-
-
-class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user with a password; or a key; or a token."""
-
-    user: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)] = ""
-    password: _Secret = ""
-    key: _Secret = ""
-    token: _Secret = ""
-
-    def __repr__(self) -> str:
-        return "LoginBody(...)"
-
-
-class LoginWays(msgspec.Struct, frozen=True, kw_only=True):
-    """How to log in, for a page that asks for it."""
-
-    auth: Annotated[bool, Meta(description="Whether clients must log in.")]
-    ways: Annotated[
-        list[Literal["password", "key", "token", "oidc"]], Meta(description="Ways to log in.")
-    ]
-    oidc: Annotated[
-        str, Meta(description="The page where a browser logs in by OpenID Connect.")
-    ] = ""
-
-
-class WhoAmI(msgspec.Struct, frozen=True, kw_only=True):
-    """Who you are here, and what you may do."""
-
-    auth: Annotated[bool, Meta(description="Whether clients must log in.")]
-    user: str
-    kind: Annotated[str, Meta(description="key, user, token, certificate, or anonymous.")]
-    account: Annotated[str, Meta(description="The name of the key or user of this login.")]
-    role: Annotated[str, Meta(description="The role; empty if the account has only rules.")]
-    rules: Rules
-    reads_messages: Annotated[bool, Meta(description="Whether you may read any topic.")]
-    admin: bool
-    session: Annotated[
-        str, Meta(description="The id of the browser session, if it is a session.")
-    ] = ""
-    expires: Annotated[str, Meta(description="When the login expires, or null.")] = ""
-
-
-class MayQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked about."""
-
-    verb: Verb
-    name: Annotated[
-        str, Meta(max_length=_NAME_LENGTH_MAX, description="A topic, a pattern, a group, ...")
-    ] = ""
-    account: Annotated[
-        str,
-        Meta(
-            max_length=_NAME_LENGTH_MAX,
-            description="Another key or user. Only admins may ask about others.",
-        ),
-    ] = ""
-
-
-class MayAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    allowed: bool
-    account: str
-    reason: Annotated[str, Meta(description="Why not.")] = ""
-
-
-class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A browser that is logged in."""
-
-    id: str
-    user: str
-    kind: str
-    address: Annotated[str, Meta(description="The address that it logged in from.")]
-    agent: Annotated[str, Meta(description="What the browser calls itself.")]
-    begun: _LoginTime
-    seen: _LoginTime
-    expires: _LoginTime
-    current: Annotated[bool, Meta(description="Whether this request uses it.")]
-
-
-class SessionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions, the newest first."""
-
-    sessions: list[SessionAnswer]
-    total: Annotated[int, Meta(description="Sessions that match.")]
-
-
-class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    search: Annotated[
-        str,
-        Meta(
-            max_length=200,
-            description="Only sessions with this text in the user, address or browser.",
-        ),
-    ] = ""
-    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Sessions to skip.")] = 0
-    limit: (
-        Annotated[
-            int,
-            Meta(
-                ge=1, le=500, description="The largest number of sessions on a page. Default: all."
-            ),
-        ]
-        | None
-    ) = None
-    user: (
-        Annotated[str, Meta(max_length=_NAME_LENGTH_MAX, description="Only sessions of this user.")]
-        | None
-    ) = None
-
-
-class TicketBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    use: Annotated[
-        Literal["events", "websocket"],
-        Meta(description="events: one stream of server-sent events. websocket: one WebSocket."),
-    ] = "events"
-
-
-class TicketAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Put it into the address: `?ticket=...`. It can be used once."""
-
-    ticket: str
-    use: str
-    seconds: Annotated[float, Meta(description="Seconds until the ticket expires.")]
-
 
 # Logging in and out
 
@@ -177,7 +59,7 @@ async def login(call: Call[Nothing, LoginBody]) -> web.StreamResponse:
         raise InvalidArgumentError(
             "Give only one of these: a user with a password, a key, or a token."
         )
-    # Else a page of others could log its visitors in as somebody of its choice.
+    # Otherwise another site could log its visitors in as a user of its choice.
     if _from_a_browser(call.request):
         entrance.check_page(call.request)
     stranger = call.guest.who
@@ -191,7 +73,7 @@ async def login(call: Call[Nothing, LoginBody]) -> web.StreamResponse:
 
 
 def begin_session(call: Call[Any, Any], who: Identity, page: str = "") -> web.StreamResponse:
-    """Answers with a new session. One that the browser had before ends: nobody can prepare a
+    """Answers with a new session. The browser's old session ends, so that nobody can prepare a
     session for others to log in to."""
     entrance = call.listener.entrance
     for secret in session_cookies(call.request):
@@ -226,10 +108,10 @@ async def logout(call: Call[Nothing, None]) -> web.StreamResponse:
         session = entrance.sessions.maybe_find(secret)
         if session is not None:
             entrance.sessions.close(session)
-            # Not what a stranger sends, who could fill the audit log with it.
+            # Not the text of a stranger, who could fill the audit log with it.
             call.bus.core.audit.note(session.who, "logout", "", "ok")
     if cookies:
-        # Its WebSockets and streams end with it.
+        # Its WebSockets and streams end, too.
         call.listener.recheck()
     answer = web.Response(status=204)
     answer.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=is_secure(call))
@@ -255,7 +137,7 @@ def _json(answer: msgspec.Struct) -> web.Response:
     )
 
 
-# Who, and what
+# Identity and permissions
 
 
 async def who_am_i(call: Call[Nothing, None]) -> web.StreamResponse:
@@ -264,7 +146,7 @@ async def who_am_i(call: Call[Nothing, None]) -> web.StreamResponse:
 
 def _who_am_i(guest: Guest, *, guarded: bool) -> WhoAmI:
     account, expires_us = guest.who.account, guest.expires_us
-    # Without logins everybody may do everything.
+    # Without logins, everybody may do everything.
     rules = account.rules if account is not None else Rules(role=Role.ADMIN)
     reads = rules.role in _READING if rules.subscribe is None else bool(rules.subscribe)
     return WhoAmI(
@@ -359,7 +241,7 @@ async def end_session(call: Call[Nothing, None]) -> web.StreamResponse:
     entrance = call.listener.entrance
     session = entrance.sessions.maybe(call.path("session"))
     if session is None or not (_is_admin(call) or _is_mine(call, session)):
-        # The same for both: nobody learns of the sessions of others.
+        # The same answer for both, so that nobody learns of the sessions of others.
         detail = "There is no such session. GET /v1/sessions lists yours."
         return http_problem(404, detail, "no_such_session")
     entrance.sessions.close(session)

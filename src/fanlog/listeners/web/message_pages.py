@@ -1,7 +1,7 @@
 """Pages of messages: where a request starts, what it finds, and where the next one resumes.
 
-A page of several partitions is in the order of time. What a reader will not get is a gap of the
-page, never an error and never silent.
+A page of several partitions is in the order of time. Messages that can't be read are a gap in the
+page. They are never an error, and never left out silently.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class GapAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderedBatches:
-    """Batches that were rendered lately, up to so many bytes. Reading a large batch page by page,
-    or the same history by many clients, renders it once."""
+    """Recently rendered batches, up to a number of bytes. Reading a large batch page by page, or
+    the same history by many clients, renders it once."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -124,8 +124,8 @@ class MessagePage:
 
 
 def continue_at(info: TopicInfo, epoch: int, position: Position) -> int:
-    """Where a reader goes on: at its position, or where the log parted from what it knew. As
-    `broker.positions` decides it, from what a topic's description says."""
+    """Where a reader resumes: at its position, or where the log parted from the one that it knew.
+    As `broker.positions` decides it, from what a topic's description says."""
     partition = info.partitions[position.partition]
     start = min(partition.start_offset, partition.visible_end)
     if position.number not in (0, info.number):
@@ -236,7 +236,7 @@ class PageReader:
         try:
             found = await self._client.fetch(topic, index, partition.offset, bytes_max=size)
         except OffsetOutOfRangeError:
-            # Retention was faster.
+            # Retention has deleted it meanwhile.
             info = await self._client.describe_topic(topic)
             self._check_same(info.number)
             start = info.partitions[index].start_offset
@@ -283,7 +283,7 @@ class PageReader:
         partition.offset = offsets[last] if last < len(offsets) else header.next_offset
 
     def _skip(self, partition: _Partition, to: int, reason: str) -> None:
-        """Goes on behind what can't be read."""
+        """Continues behind what can't be read."""
         first = partition.offset
         if to > first:
             gap = GapAnswer(partition=partition.index, first=first, to=to, reason=reason)

@@ -41,8 +41,8 @@ _LINK_LENGTH_MAX = 4000
 
 
 class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to begin, and how much to read. Of several starts the first here counts; without one it
-    is the first message."""
+    """Where to start, and how much to read. Of several starts, the first in this list counts.
+    Without one, reading starts at the first message."""
 
     position: (
         Annotated[

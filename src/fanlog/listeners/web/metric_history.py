@@ -196,7 +196,7 @@ def _history(call: Call[HistoryQuery, None] | Call[SeriesQuery, None]) -> Metric
 
 
 def _allowed(permit: Permit, text: str) -> tuple[Name, SeriesKind]:
-    """The series of a name; raises if there can't be one, or it is not for whoever asks."""
+    """The series of a name. Raises if there can't be one, or if the caller may not see it."""
     found = maybe_parse(text)
     if found is None or not _is_text(text):
         raise InvalidArgumentError(
@@ -281,7 +281,7 @@ class _Answers:
                 del self._kept[next(iter(self._kept))]
             task = self._kept[key] = loop.create_task(find())
             loop.call_later(_GOOD_SECONDS, self._drop, key, task)
-        # One who goes away does not take it from the others.
+        # If one caller goes away, the others still get the result.
         return await asyncio.shield(task)
 
     def _drop(self, key: object, task: asyncio.Task[bytes]) -> None:

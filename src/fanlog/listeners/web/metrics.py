@@ -30,7 +30,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether clients should come here, and why not."""
+    """Whether clients should connect to this process, and if not, why."""
 
     ready: bool
     reasons: list[str] = []
@@ -52,7 +52,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsAnswer(Snapshot, frozen=True, kw_only=True):
-    """What can be seen of this process. `details` is the topic that was asked for."""
+    """What can be seen of this process. `details` is the requested topic."""
 
     details: TopicInfo | None = None
 

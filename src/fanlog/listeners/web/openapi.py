@@ -167,12 +167,12 @@ def _schemas(routes: Sequence[Route]) -> dict[str, Schema]:
     _, components = msgspec.json.schema_components(_types(routes), ref_template=_REF)
     for query in {route.query for route in routes}:
         _, used = msgspec.json.schema_components([query], ref_template=_REF)
-        # The query itself is said as parameters.
+        # The query itself appears as parameters.
         components |= {name: entry for name, entry in used.items() if name != query.__name__}
     for name, rules in _RULES.items():
         if name in components:
             components[name] |= rules
-    # Only its parts are said, see `Publications`.
+    # Only its parts appear, see `Publications`.
     components.pop("TopicPublication", None)
     return {name: _tidied(schema) for name, schema in sorted(components.items())}
 
@@ -277,9 +277,9 @@ def _header_params(route: Route) -> list[Schema]:
     ]
 
 
-def _param(name: str, place: str, field: Schema, *, required: bool) -> Schema:
+def _param(name: str, location: str, field: Schema, *, required: bool) -> Schema:
     schema = _without_null(field)
-    described: Schema = {"name": name, "in": place, "required": required}
+    described: Schema = {"name": name, "in": location, "required": required}
     description = schema.pop("description", "")
     if description:
         described["description"] = description
@@ -287,7 +287,7 @@ def _param(name: str, place: str, field: Schema, *, required: bool) -> Schema:
 
 
 def _without_null(field: Schema) -> Schema:
-    """A parameter is there, or it is not: it is never null."""
+    """A parameter may be absent, but it is never null."""
     options = [option for option in field.get("anyOf", ()) if option != {"type": "null"}]
     schema = {name: entry for name, entry in field.items() if name != "anyOf"}
     if len(options) == 1:

@@ -27,7 +27,7 @@ STREAM_POSITION_PATTERN = rf"^([0-9]{{1,18}}\.{_UINT32}\.{_UINT32})?$"
 # A topic's, or none.
 NAME_OR_NONE_PATTERN = "^[^*>\\x00-\\x1f\\x7f-\\x9f]*$"
 LETTER_ID_PATTERN = f"^{ID_PATTERN}$"
-# Bytes that fit into a URL. What they mean only the broker knows.
+# Bytes that fit into a URL. Only the broker knows what they mean.
 RECEIPT_PATTERN = "^[A-Za-z0-9_-]+$"
 # Names of the broker's own topics, which nobody else changes.
 NOT_INTERNAL: dict[str, Any] = {"not": {"pattern": f"^{INTERNAL_PREFIX.replace('.', '[.]')}"}}

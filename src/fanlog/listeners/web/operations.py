@@ -100,7 +100,7 @@ SocketOperation = (
     SubscribeOp | UnsubscribeOp | PublishOp | RequestOp | HistoryOp | PresenceOp | TokenOp | PingOp
 )
 decode_operation = msgspec.json.Decoder(SocketOperation).decode
-# What there is, for errors. Looked at once, because anybody can send wrong operations.
+# The existing operations, for errors. Computed once, because anybody can send wrong operations.
 OPERATIONS = inspect.type_info(SocketOperation)
 
 
@@ -117,7 +117,7 @@ _decode_name = msgspec.json.Decoder(_OnlyName).decode
 
 
 def id_of(data: bytes) -> Id:
-    """The id of an operation that is wrong, if it can be told."""
+    """The id of an invalid operation, if it can be read."""
     try:
         return _decode_id(data).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -132,7 +132,7 @@ def name_of(data: bytes) -> str:
         return ""
 
 
-# What a client is told
+# Frames to the client
 
 
 class _ServerFrame(msgspec.Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
@@ -270,7 +270,7 @@ class PublishedMessages(msgspec.Struct, frozen=True):
 
 
 class HistoryPage(msgspec.Struct, frozen=True):
-    """Messages in the order of their offsets. `before` is where to go on reading backwards; null at
+    """Messages in the order of their offsets. `before` is where to continue backwards; null at
     the first message that is kept."""
 
     messages: list[Raw]

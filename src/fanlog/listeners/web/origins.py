@@ -70,9 +70,9 @@ class Origins:
         return _is_same_host(origin, headers.get(hdrs.HOST, ""))
 
     def allow_cookie(self, request: web.BaseRequest) -> bool:
-        """Whether a request may count with its cookie, which a browser adds whoever makes it send
-        the request. Stricter than `allow`: `*` names no page, and what changes something or opens a
-        WebSocket must say where it comes from."""
+        """Whether the cookie of a request counts. A browser adds it to every request, also to one
+        that another site has caused. Stricter than `allow`: `*` names no page, and what changes
+        something or opens a WebSocket must say where it comes from."""
         headers = request.headers
         origin = headers.get(hdrs.ORIGIN)
         site = headers.get("Sec-Fetch-Site")

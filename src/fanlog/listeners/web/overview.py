@@ -178,7 +178,7 @@ async def _count_dead_letters(listener: WebPort) -> list[tuple[str, int]]:
 
 
 def _dead_letter_topics(broker: BrokerCore) -> list[BrokerTopic]:
-    """Those that the broker made, and those that queues use."""
+    """The dead-letter topics that the broker made, and those that queues use."""
     page, _ = broker.catalog.page(f"{DEAD_LETTER_PREFIX}>", "", internal=False)
     found = {topic.name: topic for topic in page if topic.settings.role == "dead-letter"}
     for queue in islice(broker.queues.every(), _QUEUES_MAX):

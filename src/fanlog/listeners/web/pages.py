@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.openapi import Schema
     from fanlog.listeners.web.routes import Route
 
-# Nothing of another host, nothing inside the page, and in nobody's frame.
+# No other host, no inline code, and no framing.
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -60,8 +60,8 @@ def add_pages(
 
 
 class _Documents:
-    """The OpenAPI document, and the same as JSON. It takes a tenth of a second to make: so it is
-    made when somebody asks, once, and in a thread, where it holds nobody up."""
+    """The OpenAPI document, and the same as JSON. Making it takes a tenth of a second, so it is
+    made once, on the first request, in a thread."""
 
     def __init__(self, routes: Sequence[Route], guarded: bool) -> None:
         self._routes = routes
@@ -71,7 +71,7 @@ class _Documents:
     async def get(self) -> tuple[Schema, bytes]:
         if self._making is None:
             self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
-        # Whoever goes away does not take it from the others.
+        # If one caller goes away, the others still get the result.
         return await asyncio.shield(self._making)
 
     def _make(self) -> tuple[Schema, bytes]:
@@ -80,7 +80,7 @@ class _Documents:
 
 
 def _front(*, dashboard: bool) -> Any:
-    """A page for people; for programs what is where, as JSON."""
+    """A page for people; for programs the list of addresses, as JSON."""
     links = {
         "name": "fanlog",
         "release": VERSION,
@@ -131,7 +131,7 @@ def _read(name: str) -> bytes:
 def _tagged(
     request: web.Request, data: bytes, content_type: str, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """An answer that is not sent again if it has not changed."""
+    """An answer with an ETag: an unchanged one is not sent again."""
     tag = blake2b(data, digest_size=12).hexdigest()
     headers = {"Cache-Control": "no-cache", "ETag": f'W/"{tag}"', **headers}
     if any(given.value in (tag, "*") for given in request.if_none_match or ()):

@@ -1,6 +1,6 @@
-"""One connection to the web listener, as long as it speaks HTTP. aiohttp reads the requests; this
-stands in front of it, so that the listener knows every connection, whether a request drags on, and
-can take the connection over for a stream of messages."""
+"""One connection to the web listener, as long as it speaks HTTP. aiohttp reads the requests. This
+is in front of it: so the listener knows every connection and how long its request takes, and can
+take the connection over for a stream of messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PeerOwner(Protocol):
-    """The listener, as far as its connections need it."""
+    """What a connection needs of its listener."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -55,14 +55,14 @@ class HttpPeer(asyncio.Protocol):
             sock.certificate_names if isinstance(sock, TlsSocket) else ()
         )
         self.active = 0
-        # Since when a request is begun and not here whole; a new connection owes one.
+        # Since when a request is incomplete. A new connection owes one, too.
         self.half_since: float | None = listener.loop.time()
         self.since = listener.loop.time()
         self.transport: asyncio.Transport
         self.taken = False
-        # What was shown here last, and whose it is. Who shows it again is not asked again.
+        # The last credentials and their user, so that equal ones need no new check.
         self.login: tuple[str, Identity] | None = None
-        # What waits for a peer that takes nothing, and since when that is so much.
+        # Bytes that wait for a peer that reads nothing, and since when they are above the limit.
         self._stalled: tuple[int, float] = (0, 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,7 +91,7 @@ class HttpPeer(asyncio.Protocol):
         return self._listener.loop.time() - self.since
 
     def is_stalled(self, now: float, limit_seconds: float) -> bool:
-        """Whether the peer has taken nothing of an answer for so long."""
+        """Whether the peer has read nothing of an answer for this long."""
         kept = self.transport.get_write_buffer_size()
         before, since = self._stalled
         if not kept or kept != before:
@@ -105,15 +105,14 @@ class HttpPeer(asyncio.Protocol):
         self._listener.disconnected(self)
 
     def take_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
-        """Gives the connection to another protocol. aiohttp is done with it; what it was asked is
-        answered by that protocol. The kernel takes what is written at once, or the protocol is
-        told to pause."""
+        """Gives the connection to another protocol, which answers the request. aiohttp no longer
+        uses it. The kernel takes written bytes at once, or the protocol is paused."""
         transport = self.transport
         self.taken = True
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(protocol)
         self._listener.disconnected(self, still_open=True)
-        # A hasty client may have sent more than its request; aiohttp has kept that.
+        # A fast client may have sent more than its request; aiohttp has buffered that.
         early = bytes(getattr(self.http, "_message_tail", b""))
         if early:
             self._listener.loop.call_soon(protocol.data_received, early)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 # A group of this prefix belongs to a pipeline, whether its query has moved it since the start.
 _PREFIX = "pipeline."
-# Such groups that are looked for among the committed ones.
+# How many such groups are searched for among the committed ones.
 _GROUPS_MAX = 200
 _TOPICS_MAX = 20
-# Partitions whose lag is looked at in a step.
+# Partitions whose lag one step computes.
 _A_STEP = 64
-# A run that says it goes on, and has said nothing for so long, may have been killed.
+# A run that reported itself as running, and has reported nothing for this time, may have been
+# killed.
 _SILENT_SECONDS = 120.0
 
 

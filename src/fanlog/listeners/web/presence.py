@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.presence")
 
 CHANNEL = "presence"
-# What happens within it is told together.
+# Changes within this time are sent together.
 _TICK_SECONDS = 0.1
 
 
@@ -38,7 +38,7 @@ class PresentUserAnswer(msgspec.Struct, frozen=True):
 
 
 class PresenceOf(msgspec.Struct, frozen=True):
-    """Who is in a topic. `count` is of users. A topic with very many has no list of them."""
+    """The users in a topic. `count` is their number. A topic with very many users has no list."""
 
     topic: str
     count: int
@@ -169,7 +169,7 @@ class Presence:
         options = self._options
         if len(joins) >= options.presence_joins_max:
             raise LimitError(
-                f"This connection is present in {len(joins)} topics, as many as it may. Leave "
+                f"This connection is present in {len(joins)} topics, which is the limit. Leave "
                 "some, or open another connection. " + allow_more("web.presence_joins_max")
             )
         if self._rooms.size >= options.presence_connections_max:
@@ -237,7 +237,7 @@ class Presence:
         self._work()
 
     def _work(self) -> None:
-        """Goes on with what takes long, a little in each turn of the loop."""
+        """Does what takes long, a little in each turn of the loop."""
         if not self._working and self.roster.step():
             self._working = True
             asyncio.get_running_loop().call_soon(self._work_on)

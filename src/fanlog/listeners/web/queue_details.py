@@ -189,9 +189,7 @@ async def _view(call: Call[Any, Any]) -> tuple[Queue, GroupView]:
     call.permit.ask_state(Verb.QUEUE, name)
     queue = call.broker.queues.find(name)
     if queue is None:
-        raise GroupNotFoundError(
-            f"There is no queue {name!r}. See what there is with: fanlog group list"
-        )
+        raise GroupNotFoundError(f"There is no queue {name!r}. List them with: fanlog group list")
     return queue, await call.listener.group_tables.view(name)
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from fanlog.client.core.job_receipts import ReceivedJob, read_receipt
 from fanlog.client.queues import taking
 from fanlog.client.queues.options import WorkOptions
 from fanlog.errors import (
@@ -22,7 +23,7 @@ from fanlog.errors import (
     TopicNotFoundError,
 )
 from fanlog.format import messages
-from fanlog.format.web import RenderedRecords, place_json
+from fanlog.format.web import RenderedRecords, partition_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import (
@@ -215,7 +216,7 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
     return _TakenJobs(_rendered(taken))
 
 
-def _rendered(taken: list[taking.ReceivedJob]) -> list[_TakenJob]:
+def _rendered(taken: list[ReceivedJob]) -> list[_TakenJob]:
     """The jobs as JSON, each batch rendered once."""
     rendered: dict[int, list[str]] = {}
     jobs: list[_TakenJob] = []
@@ -224,7 +225,7 @@ def _rendered(taken: list[taking.ReceivedJob]) -> list[_TakenJob]:
         if id(batch) not in rendered:
             rendered[id(batch)] = RenderedRecords(batch).messages
         shown = rendered[id(batch)][message.index]
-        whole = place_json(message.topic, message.partition) + shown[1:]
+        whole = partition_json(message.topic, message.partition) + shown[1:]
         message_json = Raw(whole.encode())
         jobs.append(_TakenJob(receipt=receipt, deliveries=deliveries, message=message_json))
     return jobs
@@ -241,7 +242,7 @@ async def _settle(
     call.permit.ask(Verb.QUEUE, queue)
     receipts: list[str] = call.body.receipts
     for receipt in receipts:
-        if taking.read_receipt(receipt).queue != queue:
+        if read_receipt(receipt).queue != queue:
             raise InvalidArgumentError(f"A receipt belongs to another queue, not to {queue!r}.")
     delay_ms = -1 if seconds is None else round(seconds * 1000)
     late = await taking.settle(call.client, receipts, verb, delay_ms=delay_ms, reason=reason)

@@ -78,7 +78,7 @@ def gap_frame(
     begin = print_position(gap.first, epoch, number)
     end = Position(gap.topic, gap.partition, gap.next, epoch, number)
     if gap.reason is GapReason.RESET:
-        # The reader was in another log: it is told its position as it knows it.
+        # The reader was in another log: it gets its position as it knows it.
         for known in wanted.positions or ():
             if (known.topic, known.partition) == (gap.topic, gap.partition):
                 begin = print_position(known.offset, known.epoch, known.number)

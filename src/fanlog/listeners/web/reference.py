@@ -19,7 +19,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def make_page(document: Schema, origin: str) -> str:
-    """The page, with curl lines for the host that it was asked for at."""
+    """The page, with curl lines for the host of the request."""
     names: dict[str, list[str]] = {}
     sections: dict[str, list[str]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():

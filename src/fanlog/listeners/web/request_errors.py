@@ -1,7 +1,7 @@
 """Errors about a parameter, a body or an operation, with the allowed values.
 
-msgspec names the wrong field or value. These sentences add the ones that exist, so that a client
-needs no manual to go on.
+msgspec names the wrong field or value. These sentences add the existing names, so that the user of
+a client needs no manual.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(Reply).decode
-# Headers that lead the answer back; whoever asked does not need them.
+# Headers that route the answer back; the caller does not need them.
 _OWN = "fanlog-"
 
 

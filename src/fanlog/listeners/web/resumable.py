@@ -25,7 +25,7 @@ from fanlog.format.batch import Batch
 from fanlog.format.messages import Position
 from fanlog.format.requests import ERROR
 from fanlog.format.streams import parse_position, position_text
-from fanlog.format.web import RenderedRecords, place_json
+from fanlog.format.web import RenderedRecords, partition_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.messages import MessageAnswer
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-# Proxies that buffer would turn a stream into a long wait.
+# A buffering proxy would delay the whole stream.
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _TEXT, _EVENTS, _JSON = "text/plain", "text/event-stream", "application/json"
 Format = Literal["text", "sse", "json"]
-# So that proxies keep the connection open, and a peer that is gone is noticed.
+# Keeps proxies from closing the connection, and detects a dead peer.
 _COMMENT_SECONDS = 15.0
 
 
 class StreamBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a stream is kept, and how."""
+    """How a stream is stored, and for how long."""
 
     ttl_seconds: Annotated[
         int,
@@ -78,7 +78,7 @@ class StreamBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """From where to read, and in which form."""
+    """The position to read from, and the format."""
 
     position: Annotated[
         str,
@@ -101,7 +101,7 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="The writer sent nothing for this many seconds, and no end: it has died.",
+            description="After this many seconds without a sign of the writer, it counts as dead.",
         ),
     ] = IDLE_SECONDS
     last_event_id: Annotated[
@@ -114,7 +114,7 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ends."""
+    """How the stream ends."""
 
     error: Annotated[
         str, Meta(description="The writer's error. Readers get it instead of a normal end.")
@@ -129,7 +129,7 @@ class StreamBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PieceAppended(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the piece is."""
+    """The position of the piece."""
 
     offset: int
 
@@ -142,7 +142,7 @@ class StreamFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamPieces(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is from the position on. If it has not ended, ask again with `position`."""
+    """The pieces from the position on. If the stream has not ended, ask again with `position`."""
 
     messages: list[MessageAnswer]
     position: str
@@ -208,7 +208,7 @@ async def read(call: Call[ReadQuery, None]) -> web.StreamResponse | _Pieces:
     text = query.position or query.last_event_id or headers.get("Last-Event-ID", "")
     for given in filter(None, (query.position, query.last_event_id)):
         parse_position(given, topic)
-    # One that does not exist is a 404, not an answer that breaks off.
+    # A missing stream is a 404, not a broken answer.
     info = await call.client.describe_topic(topic)
     position = parse_position(text, topic) if text else Position(topic, 0, 0, 0, info.number)
     if position.number != info.number:
@@ -224,7 +224,7 @@ async def read(call: Call[ReadQuery, None]) -> web.StreamResponse | _Pieces:
         stream = call.client.stream(name, bytes)
         return await _text(call, stream.read(position=text, idle_seconds=query.idle_seconds))
     if position.offset and await _is_behind_end(call.client, position):
-        # An EventSource that was told so does not connect again.
+        # After this status an EventSource does not reconnect.
         return web.Response(status=204)
     return await _events(call, topic, position if text else None)
 
@@ -236,7 +236,7 @@ def _wanted(accept: str) -> Format:
 
 
 async def _is_behind_end(client: Client, position: Position) -> bool:
-    """Whether a reader has had the end already."""
+    """Whether a reader already has the end."""
     fetched = await client.fetch(position.topic, 0, position.offset - 1, bytes_max=1)
     return any(
         batch.offsets[i] < position.offset and streams.mark_of(batch, i) == streams.END
@@ -246,10 +246,10 @@ async def _is_behind_end(client: Client, position: Position) -> bool:
 
 
 async def _pieces(client: Client, position: Position, wait_seconds: float) -> _Pieces:
-    """What is there from the position on, or the first that comes."""
+    """The pieces from the position on, or the next piece."""
     topic, wanted = position.topic, position.offset
     found: list[Raw] = []
-    # From the record in front of the position on: that may be the end already.
+    # From the record before the position: it may be the end.
     offset = max(0, wanted - 1)
     while True:
         # Only for what is new.
@@ -263,7 +263,7 @@ async def _pieces(client: Client, position: Position, wait_seconds: float) -> _P
                 if mark == streams.END:
                     return _ended(batch, i, found, max(at, wanted))
                 if at >= wanted and mark is None:
-                    found.append(Raw((place_json(topic, 0) + records[i][1:]).encode()))
+                    found.append(Raw((partition_json(topic, 0) + records[i][1:]).encode()))
             offset = max(offset, batch.next_offset)
             position = Position(topic, 0, offset, header.leader_epoch, header.topic)
         if found or waits or not wait_seconds:
@@ -281,8 +281,8 @@ def _ended(batch: Batch, index: int, found: list[Raw], offset: int) -> _Pieces:
 
 
 async def _text(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.StreamResponse:
-    """The text alone. If it ends too early, the connection breaks: half a text never looks
-    whole."""
+    """The text alone. If it ends too early, the connection breaks, so that an incomplete text never
+    looks complete."""
     response = web.StreamResponse(headers=_HEADERS)
     response.content_type, response.charset = _TEXT, "utf-8"
     await response.prepare(call.request)

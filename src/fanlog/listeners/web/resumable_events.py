@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fanlog.client.core.receiving import lost_error
-from fanlog.client.streams import gone_error, silent_error
+from fanlog.client.core.stream_core import gone_error, silent_error
 from fanlog.errors import FanlogError, ForbiddenError, UnauthenticatedError
 from fanlog.format.messages import Joined, Notice, Position
+from fanlog.format.sse_views import end_event, has_end
 from fanlog.format.streams import position_text
 from fanlog.format.web_frames import sse_event
-from fanlog.format.web_views import end_event, has_end
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import FollowedSubscription, Following, WantedSubscription
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class StreamTimeouts(NamedTuple):
-    """When a silent writer is taken for dead, and how often a silent connection is used."""
+    """When a silent writer counts as dead, and the interval of pings on a silent connection."""
 
     idle_seconds: float
     comment_seconds: float
 
 
 class StreamEvents:
-    """One reader of a stream: the connection's talk, and the reader of its only subscription."""
+    """One reader of a stream: the connection's session, and the reader of its only subscription."""
 
     transport = "sse"
 
@@ -72,7 +72,7 @@ class StreamEvents:
         wanted = WantedSubscription(
             target=topic,
             kind="sse-stream",
-            # Not the earliest that is left: what is missing before that must be noticed.
+            # Not the earliest record left: a missing part before it must be noticed.
             start=Start("offset", 0),
             positions=None if position is None else (position,),
             missing="fail",
@@ -80,21 +80,21 @@ class StreamEvents:
         self.following.check(wanted)
         self._followed = await self.following.begin(wanted, self, self.user)
         if not self._followed.joined:
-            # It went while it was looked up.
+            # It was deleted during the lookup.
             raise gone_error(topic)
         self._begin = self._followed.positions()[0]
         self._connection.stamp_with(self._look)
 
     def start(self) -> None:
-        """The head of the answer is sent. It begins at once: a reader sees that it is connected
-        before the first token."""
+        """Sends the head of the answer at once, so that a reader sees the connection before the
+        first token."""
         assert self._followed is not None
         self._connection.write(b": stream\n\n")
         self._listener.connections.add(self)
-        self.following.start(self._followed, told=True)
+        self.following.start(self._followed, announced=True)
 
     def _look(self, *pieces: SendBuffer) -> tuple[SendBuffer, ...]:
-        """What is sent of pieces: nothing behind the end."""
+        """The pieces to send: nothing after the end."""
         if self._ended:
             return ()
         for i, piece in enumerate(pieces):
@@ -104,7 +104,7 @@ class StreamEvents:
         return pieces
 
     def _end(self) -> None:
-        """Closes when the peer has taken everything. Not now: others are being sent to."""
+        """Closes when the peer has read everything. Not at once, because the fan-out is running."""
         self._ended = True
         self._ending = self._listener.loop.create_task(self._close())
 
@@ -129,7 +129,7 @@ class StreamEvents:
         self._fail(lost_error(gap), gap.first)
 
     def joined(self, joined: Joined) -> None:
-        """Nobody writes a stream again: that it went was its end."""
+        """A stream is never written again: its deletion is its end."""
 
     def left(self, number: int, name: str) -> None:
         self._fail(gone_error(name))
@@ -140,7 +140,7 @@ class StreamEvents:
     # The connection's talk
 
     def feed(self, data: bytes) -> None:
-        """There is nothing to say; what comes is dropped."""
+        """The client has nothing to send. Its bytes are dropped."""
 
     def held_up(self) -> bool:
         return False
@@ -167,7 +167,7 @@ class StreamEvents:
         if now - self._commented_at >= self._patience.comment_seconds:
             self._commented_at = now
             if not self._connection.blocked:
-                # It keeps the connection in use, and shows who is gone.
+                # Keeps the connection in use, and detects a dead peer.
                 self._connection.write(b": alive\n\n")
 
     def _look_for_writer(self, now: float) -> None:
@@ -194,7 +194,7 @@ class StreamEvents:
         self._connection.finish(f"sent away: {reason}", last)
 
     def upstream(self, *, up: bool) -> None:
-        """A writer that can't be heard is silent."""
+        """An unreachable writer counts as silent."""
 
     def closed(self) -> None:
         self.following.close()
@@ -203,7 +203,7 @@ class StreamEvents:
     # The server API
 
     def subscriptions(self) -> list[str]:
-        """The targets that it follows."""
+        """The subscribed targets."""
         return self.following.targets()
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:

@@ -89,12 +89,12 @@ class Call(Generic[Q, B]):
 
     @property
     def guest(self) -> Guest:
-        """Whoever asks."""
+        """The caller."""
         return self.listener.entrance.guest_of(self.request)
 
     @property
     def permit(self) -> Permit:
-        """What whoever asks may do."""
+        """What the caller may do."""
         return self.guest.permit
 
     def path(self, name: str) -> str:
@@ -158,8 +158,8 @@ class Route:
 async def read_body(
     request: web.Request, timeout_seconds: float, *, stranger: bool = False
 ) -> bytes:
-    """The body of a request. Who drips it in is not waited for, and one that says it is too large
-    is not read at all. A `stranger` has not logged in yet."""
+    """The body of a request. It has to arrive within a time limit, and is not read at all if it
+    says that it is too large. A `stranger` has not logged in yet."""
     most, announced = request.client_max_size, request.content_length or 0
     if stranger:
         most = min(most, HELLO_BYTES_MAX)
@@ -185,8 +185,8 @@ async def _read_little(request: web.Request, most: int) -> bytes:
 
 
 class _Field(NamedTuple):
-    """A parameter. It is there or not; it is never null, although its field may be None. One of
-    `names` is given as `header.NAME`."""
+    """A parameter. It may be absent but never null, although its field may be None. One of `names`
+    is given as `header.NAME`."""
 
     name: str
     kind: Any
@@ -327,7 +327,7 @@ async def _noted(route: Route, call: Call[Any, Any]) -> RouteAnswer:
     try:
         answer = await route.handler(call)
     except ForbiddenError:
-        raise  # It was noted when it was asked for.
+        raise  # It was noted when the request came.
     except FanlogError as fault:
         audit.note(call.permit.who, route.action, name, "failed", fault.code)
         raise

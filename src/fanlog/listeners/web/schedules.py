@@ -210,7 +210,7 @@ async def _found(call: Call[Any, Any]) -> tuple[ScheduleInfo, Delayed]:
     await _ready(call.broker)
     known, message = recurring.maybe(name), recurring.maybe_message(name)
     if known is None or message is None:
-        # Who may not know the name does not hear whether it is there.
+        # A caller who may not see the name does not learn whether the schedule exists.
         call.permit.ask(Verb.SCHEDULE, name)
         raise _missing(name)
     return known, message

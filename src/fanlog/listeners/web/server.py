@@ -53,13 +53,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.listeners")
 
 _SWEEP_SECONDS = 1.0
-# What one read takes over TLS.
+# Bytes of one read over TLS.
 _RECEIVE_BYTES = 64 * 1024
-# Who takes nothing of an answer for so many times `web.ping_seconds` is cut off, as streams are.
+# A client that reads nothing of an answer for this many times `web.ping_seconds` is disconnected,
+# as with streams.
 _STALLED_PINGS = 2
-# A tunnel on which nothing has come for so long may be closed.
+# A tunnel that is silent for this long may be closed.
 _QUIET_SECONDS = 0.5
-# Streams that are looked at again in one turn of the loop.
+# Streams rechecked in one turn of the loop.
 _RECHECKED_AT_ONCE = 500
 
 
@@ -84,10 +85,10 @@ class WebListener(Acceptor):
         self.options = options
         self._security = security or SecurityOptions()
         self._peers: dict[RequestHandler, HttpPeer] = {}
-        # Connections that were taken over, by the protocols that have them now.
+        # Streaming connections, by their protocols.
         self._streams: dict[WebConnection, None] = {}
         self.origins = Origins(options.origins)
-        # The ids of events, shared by all streams that are at the same place.
+        # The ids of events, shared by all streams that are at the same position.
         self.vectors = Vectors()
         self.latest = LatestTables(bus.core, options.latest_bytes_max)
         self.dead_letters = DeadLetterIndexes(bus.core)
@@ -101,25 +102,25 @@ class WebListener(Acceptor):
         self.presence: Presence
         self.server_api: ServerApi
         self.entrance: Entrance
-        # Streams that are yet to be looked at again.
+        # Streams that still need a recheck.
         self._unchecked: list[WebConnection] = []
         self._http_options: dict[str, Any] = {}
         self._inlet = memoryview(bytearray(_RECEIVE_BYTES))
         self.draining = asyncio.Event()
-        # Connections that another process answers.
+        # Connections passed to another process.
         self._tunnels: dict[Tunnel, None] = {}
-        # Further steps of every request, before all others but counting.
+        # Additional steps of every request, after counting and before all others.
         self.middlewares: list[Middleware] = []
         self.rendered = RenderedBatches(options.read_cache_bytes)
         self.group_tables = GroupTables(bus.core)
 
     @property
     def core(self) -> BrokerCore:
-        """What the subscriptions read."""
+        """Where subscriptions read from."""
         return self.bus.core
 
     async def start(self) -> None:
-        """Listens; `host` and `port` then say where."""
+        """Starts listening. `host` and `port` then have the address."""
         options = self.options
         await self.bus.open()
         self.presence = Presence(self.bus, options)
@@ -177,7 +178,7 @@ class WebListener(Acceptor):
         connecting = self.loop.connect_accepted_socket(
             lambda: HttpPeer(self, http, peer, sock), sock
         )
-        # From now on, and not when it is connected: many may come at once.
+        # At accept, not after the handshake: many may come at once.
         self._admission.came(peer)
         task = self.loop.create_task(connecting)
         self._joining.add(task)
@@ -190,7 +191,7 @@ class WebListener(Acceptor):
         if not task.cancelled() and task.exception() is not None:
             logger.debug("a connection failed at once: %s", task.exception())
 
-    # What happens to connections
+    # Connections
 
     def connected(self, peer: HttpPeer) -> None:
         self._peers[peer.http] = peer
@@ -203,20 +204,21 @@ class WebListener(Acceptor):
             self.bus.core.connections -= 1
 
     def peer_of(self, request: web.Request) -> str:
-        """Where a request comes from."""
+        """The address of a request's client."""
         return self._peers[request.protocol].peer
 
     def take_over(
         self, request: web.Request, stream: WebConnection, protocol: StreamProtocol, head: bytes
     ) -> None:
         """Gives a request's connection to a stream, and sends the head of the answer. The stream
-        says `left` when it has ended."""
+        calls `left` at its end."""
         peer = self._peers[request.protocol]
         self._streams[stream] = None
         transport = peer.take_over(stream)
         stream.opened(transport, peer.sock, protocol, head)
         if self.draining.is_set():
-            # It came over a connection that was open before. It is sent away once it has begun.
+            # It came over a connection opened earlier. The client is asked to reconnect after the
+            # stream has begun.
             self.loop.call_soon(stream.drain, self._after_ms())
 
     def left(self, stream: WebConnection) -> None:
@@ -227,7 +229,7 @@ class WebListener(Acceptor):
             self.bus.core.connections -= 1
 
     def give_away(self, request: web.Request, tunnel: Tunnel) -> None:
-        """Gives a request's connection to a tunnel, which says `tunnel_ended`."""
+        """Gives a request's connection to a tunnel, which calls `tunnel_ended` at its end."""
         self._tunnels[tunnel] = None
         tunnel.joined(self._peers[request.protocol].take_over(tunnel))
 
@@ -257,13 +259,13 @@ class WebListener(Acceptor):
 
     @property
     def streams(self) -> Collection[WebConnection]:
-        """The connections that stream."""
+        """The streaming connections."""
         return self._streams
 
-    # Who they are
+    # Identities
 
     def login_of(self, request: web.Request) -> tuple[str, Identity] | None:
-        """What was shown on a request's connection before, and whose it is."""
+        """Credentials seen earlier on a request's connection, and their user."""
         return self._peers[request.protocol].login
 
     def note_login(self, request: web.Request, shown: str, who: Identity) -> None:
@@ -274,8 +276,8 @@ class WebListener(Acceptor):
         return self._peers[request.protocol].certificate_names
 
     def recheck(self) -> None:
-        """Permissions have changed: connections that stay open are looked at again, some at a
-        time, so that messages go on."""
+        """Permissions have changed: rechecks open connections, some at a time, so that messages
+        keep flowing."""
         self.entrance.recheck()
         self._unchecked = list(self._streams)
         self._recheck_some()
@@ -291,7 +293,7 @@ class WebListener(Acceptor):
             self.loop.call_soon(self._recheck_some)
 
     def begun(self, request: web.Request) -> None:
-        """A request has come, at least its headers."""
+        """The headers of a request have arrived."""
         peer = self._peers.get(request.protocol)
         if peer is not None:
             peer.half_since = None
@@ -315,9 +317,9 @@ class WebListener(Acceptor):
             stream.swept(now)
 
     def _sweep(self) -> None:
-        """Closes connections that owe a request, or do not read an answer, for too long, and pings
-        those that stream. Not if the loop itself was stalled: what peers have sent meanwhile is
-        read before the next look."""
+        """Closes connections that send no request, or do not read an answer, for too long, and
+        pings streaming ones. Not if the loop itself was stalled: the data that peers sent meanwhile
+        is read before the next sweep."""
         now = self.loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
         self._swept_at = now
@@ -328,8 +330,8 @@ class WebListener(Acceptor):
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def drain(self, deadline: float) -> None:
-        """Stops accepting, sends streaming clients elsewhere, each at a time of its own, and waits
-        until all that is under way is answered, or until `deadline` on the loop's clock."""
+        """Stops accepting, asks streaming clients to reconnect elsewhere, each at its own time, and
+        waits until all running requests are answered, or until `deadline` on the loop's clock."""
         self.stop_accepting()
         self.draining.set()
         for stream in list(self._streams):
@@ -342,11 +344,11 @@ class WebListener(Acceptor):
             await asyncio.sleep(0.01)
 
     def _after_ms(self) -> int:
-        """When a client comes back. No secret: it only keeps them from coming all at once."""
+        """The delay before a client reconnects. Not secret: it only spreads them."""
         return random.randint(0, int(self.options.reconnect_spread_seconds * 1000))
 
     async def unless_draining(self, waiting: Coroutine[Any, Any, Any]) -> None:
-        """Waits for something that a drain does not wait for: a long poll ends without it."""
+        """Waits for something, unless a drain begins: then a long poll ends early."""
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self.draining.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -88,23 +88,23 @@ class ServerApi:
             reconnect=asked.reconnect,
             requests=asked.requests,
         )
-        told = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
+        answer = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
         if asked.kind == "disconnect":
             count = (await close_connections(core, wanted, self._listeners())).total
-            told = msgspec.structs.replace(told, count=count)
+            answer = msgspec.structs.replace(answer, count=count)
         else:
             page = await list_connections(core, wanted, self._listeners())
             process = self._bus.process
             found = [msgspec.structs.replace(one, process=process) for one in page.connections]
-            told = msgspec.structs.replace(told, connections=found, count=page.total)
-        self._bus.signal(WEB_CHANNEL, encode_web(told))
+            answer = msgspec.structs.replace(answer, connections=found, count=page.total)
+        self._bus.signal(WEB_CHANNEL, encode_web(answer))
 
     def _answer(self, asked: SignalAsk) -> SignalAnswer:
-        told = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
+        answer = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
         if asked.kind == "connections":
             limit = max(0, min(asked.limit, _CONNECTIONS_MAX))
             page = self._connections.page(asked.after, limit, asked.user)
-            return msgspec.structs.replace(told, connections=page, count=len(self._connections))
+            return msgspec.structs.replace(answer, connections=page, count=len(self._connections))
         if asked.kind == "disconnect":
             count = self._connections.disconnect(
                 user=asked.user,
@@ -112,15 +112,15 @@ class ServerApi:
                 reason=asked.reason,
                 reconnect=asked.reconnect,
             )
-            return msgspec.structs.replace(told, count=count)
+            return msgspec.structs.replace(answer, count=count)
         if asked.kind == "presence":
             snapshot = self._presence.snapshot(asked.topic)
             found = msgspec.json.encode(snapshot)
             if len(found) > _ANSWER_BYTES_MAX:
                 found = msgspec.json.encode(msgspec.structs.replace(snapshot, users=UNSET))
-            return msgspec.structs.replace(told, presence=found)
+            return msgspec.structs.replace(answer, presence=found)
         names = (topic.name for topic in self._bus.core.catalog.each_matching(asked.topic))
-        return msgspec.structs.replace(told, topics=fitting(names, _ANSWER_BYTES_MAX))
+        return msgspec.structs.replace(answer, topics=fitting(names, _ANSWER_BYTES_MAX))
 
     # Questions
 
@@ -150,9 +150,9 @@ class ServerApi:
             listener=listener,
             requests=requests,
         )
-        told = await self._ask(asked)
-        found = sorted((c for one in told for c in one.connections), key=lambda c: c.id)
-        return found[:limit], sum(one.count for one in told)
+        answer = await self._ask(asked)
+        found = sorted((c for one in answer for c in one.connections), key=lambda c: c.id)
+        return found[:limit], sum(one.count for one in answer)
 
     async def disconnect(
         self, *, user: str | None = None, connection: str = "", reason: str, reconnect: bool
@@ -171,5 +171,5 @@ class ServerApi:
 
     async def topics(self, pattern: str) -> list[str]:
         """The topics that match, on a bus that has no list of them: those that are followed."""
-        told = await self._ask(SignalAsk("-", "topics", topic=pattern))
-        return sorted({name for one in told for name in one.topics})
+        answer = await self._ask(SignalAsk("-", "topics", topic=pattern))
+        return sorted({name for one in answer for name in one.topics})

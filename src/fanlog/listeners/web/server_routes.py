@@ -52,9 +52,7 @@ class ConnectionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     account: Annotated[
         str, Meta(description="How the user logged in: key, user, token or certificate.")
     ] = ""
-    behind_messages: Annotated[
-        int, Meta(description="Messages that are there for it, but not sent yet.")
-    ] = 0
+    behind_messages: Annotated[int, Meta(description="Messages for it that are not sent yet.")] = 0
     behind_bytes: Annotated[
         int,
         Meta(

@@ -85,7 +85,7 @@ class WebSession:
         self.present = self._make_present()
         self._watch = LoginWatch(listener, guest)
         self._opened_at = listener.loop.time()
-        # A login is looked at: what comes behind it waits.
+        # A login is being checked: later operations wait.
         self._logging_in = False
         self._presence: Wish = False
         # Subscriptions with presence.
@@ -93,7 +93,7 @@ class WebSession:
         self.protocol: WebSocketStream
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
-        # Those of them that nobody wants when the connection is gone.
+        # The tasks that end with the connection.
         self._subscribes: set[asyncio.Task[None]] = set()
         self._first: list[FollowedSubscription] = []
         self._draining: int | None = None
@@ -112,8 +112,8 @@ class WebSession:
     # Beginning
 
     async def begin(self, wanted: Sequence[WantedSubscription], presence: Wish = False) -> None:
-        """Adds the subscriptions that the address asks for. Nothing is sent yet, so that what is
-        wrong can be answered with a status."""
+        """Adds the subscriptions that the address asks for. Nothing is sent yet, so an error can
+        still be answered with a status."""
         self._presence = presence
         if presence:
             for one in wanted:
@@ -126,13 +126,13 @@ class WebSession:
             self._first.append(await self.following.begin(chosen, reader, self.user))
 
     def start(self) -> None:
-        """The connection is open. Who has not logged in yet is greeted when they have."""
+        """The connection is open. The greeting waits for the login, if one is needed."""
         if not self.guest.logged_in:
             limit = self.listener.entrance.security.login_timeout_seconds
             self.connection.write(text_frame(ops.encode(ops.LoginFrame(seconds=limit))))
             return
         self._greet()
-        # Something may have changed while it began.
+        # Permissions may have changed meanwhile.
         self.recheck()
 
     def _greet(self) -> None:
@@ -152,7 +152,7 @@ class WebSession:
             self._tell_begin(None, followed)
             self.following.start(followed)
             if self._closed:
-                # What it had to be told was too much.
+                # Its notices were too large.
                 return
             if self._presence:
                 try:
@@ -163,7 +163,7 @@ class WebSession:
     # What the client says
 
     def hear(self, data: bytes) -> None:
-        """Takes an operation. An error in it is its answer."""
+        """Handles an operation. Its error is its answer."""
         try:
             operation = ops.decode_operation(data)
         except msgspec.ValidationError as fault:
@@ -186,7 +186,7 @@ class WebSession:
             self.refuse(operation.id, fault)
 
     def is_busy(self) -> bool:
-        """Whether so many operations are under way that no more are taken."""
+        """Whether too many operations are under way to accept more."""
         return self._logging_in or len(self._tasks) >= self.listener.options.requests_max
 
     def answer(self, id: ops.Id, ok: Any = ops.NOTHING) -> None:
@@ -210,7 +210,7 @@ class WebSession:
         def ended(task: asyncio.Task[None]) -> None:
             was_busy = self.is_busy()
             self._tasks.discard(task)
-            # A task that was cancelled before it began has not touched it.
+            # A task cancelled before its start has not released it.
             work.close()
             if self._draining is not None and not self._tasks:
                 self._leave()
@@ -358,7 +358,7 @@ class WebSession:
         self, op: ops.HistoryOp, topic: str, before: int | None, limit: int
     ) -> None:
         size = self.listener.options.message_bytes_max
-        # These answers are large: one at a time is made, when the client takes it.
+        # These answers are large: each is made when the client is ready for it.
         async with self._reading:
             await self.connection.writable()
             found = await read_history(self.bus, (topic, op.partition), before, limit, size)
@@ -370,7 +370,7 @@ class WebSession:
         self.answer(op.id)
 
     def renew(self, op: ops.TokenOp) -> None:
-        """Logs in, or shows a new token. What comes behind it waits until it was looked at."""
+        """Logs in, or renews the token. Later operations wait until it is checked."""
         self._logging_in = True
         self.later(op.id, self._logging(op)).add_done_callback(self._logged)
 
@@ -433,7 +433,7 @@ class WebSession:
             self.present.end(key[0])
 
     def subscriptions(self) -> list[str]:
-        """The targets that it follows."""
+        """The subscribed targets."""
         return self.following.targets()
 
     def disconnect(self, reason: str, *, reconnect: bool) -> None:
@@ -447,7 +447,7 @@ class WebSession:
         self.connection.tell(text_frame(ops.encode(ops.UpstreamFrame(up=up))))
 
     def drained(self, after_ms: int, reason: str = "draining") -> None:
-        """Answers what is under way, then sends the client away."""
+        """Answers running operations, then asks the client to reconnect elsewhere."""
         if self._draining is None:
             self._draining = after_ms
             self._reason = reason
@@ -460,7 +460,7 @@ class WebSession:
 
     def closed(self) -> None:
         self._closed = True
-        # On an edge they may wait for upstream, for as long as that is away.
+        # On an edge they may wait for as long as upstream is away.
         for task in self._subscribes:
             task.cancel()
         self.following.close()
@@ -469,7 +469,7 @@ class WebSession:
 
 
 def own_topic(target: str, user: str, user_topic: str) -> str:
-    """The target, or the user's own topic where that is meant."""
+    """The target, or the user's own topic for the short form."""
     if target != OWN_USER:
         return target
     if not user:
@@ -477,7 +477,7 @@ def own_topic(target: str, user: str, user_topic: str) -> str:
             "This connection has no user, so there is no topic of its own. Log in, or, without "
             "logins, connect with ?user=."
         )
-    # A user who is called `*` must not read everybody's.
+    # A user named `*` must not read everybody's topic.
     return topic_of_user(user_topic, user)
 
 

@@ -1,7 +1,7 @@
-"""Answers that several dashboards share. What costs much to find out is found out once for all who
-ask within a few seconds.
+"""Answers that several dashboards share. An expensive answer is computed once for all requests
+within a few seconds.
 
-Law: however many ask, and however often, finding out takes a small part of the loop's time.
+Law: this takes a small part of the loop's time, however many requests come.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-# An answer is good for so long, or for so many times what it took, up to a bound.
+# An answer is kept for this time, or for a multiple of the time that it took, up to a bound.
 _GOOD_SECONDS = 2.0
 _TIMES = 30.0
 _GOOD_SECONDS_MAX = 10.0
@@ -41,8 +41,8 @@ class SharedAnswers(Generic[T]):
     async def get(
         self, owner: object, find: Callable[[], Coroutine[Any, Any, T]], key: Hashable = None
     ) -> T:
-        """The answer that is kept, or a new one. Who goes away leaves it to the others. `key` has
-        all that the answer depends on, such as who asks."""
+        """The answer that is kept, or a new one. A caller that is cancelled does not stop it for
+        the others. `key` has all that the answer depends on, such as the account."""
         loop = asyncio.get_running_loop()
         answers = self._kept.setdefault(owner, {})
         kept = answers.get(key)
@@ -55,7 +55,7 @@ class SharedAnswers(Generic[T]):
         return await asyncio.shield(kept.task)
 
     def forget(self, owner: object) -> None:
-        """Something has changed that whoever changed it wants to see."""
+        """Something has changed: the next answer must show that."""
         self._kept.pop(owner, None)
 
 

@@ -1,5 +1,5 @@
-"""One page of a long list, sorted, without holding up the loop: Python sorts a list in one go, so
-short runs are sorted one by one, and merged as far as the page goes."""
+"""Sorts one page of a long list without blocking the loop: Python sorts a list in one go, so short
+runs are sorted one by one, and merged as far as the page goes."""
 
 from __future__ import annotations
 

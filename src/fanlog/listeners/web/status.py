@@ -1,4 +1,4 @@
-"""How the broker is, for operators and load balancers."""
+"""The health of the broker, for operators and load balancers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USABLE = ("ok", "degraded")
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process is, and the broker behind it."""
+    """The health of this process, and of the broker behind it."""
 
     state: Annotated[
         str,

@@ -11,7 +11,7 @@ class StreamProtocol(Protocol):
     """What is spoken on a connection."""
 
     def feed(self, data: bytes) -> None:
-        """Takes what the peer sent; nothing, to go on with what is kept."""
+        """Takes bytes of the peer; without bytes it continues with those that are kept."""
         ...
 
     def held_up(self) -> bool:
@@ -42,7 +42,7 @@ class StreamProtocol(Protocol):
 
 
 class _EndedStream:
-    """What a closed connection has in the place of its talk, so that neither keeps the other."""
+    """The protocol of a closed connection. It breaks the reference cycle with the real one."""
 
     def feed(self, data: bytes) -> None: ...
     def held_up(self) -> bool:

@@ -54,7 +54,7 @@ _EVENTS_HEAD = (
 
 
 class WsQuery(msgspec.Struct, frozen=True):
-    """Who connects."""
+    """The user that connects."""
 
     user: User = ""
     ticket: TicketText = ""

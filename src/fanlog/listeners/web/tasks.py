@@ -1,5 +1,5 @@
-"""Long work that a request starts, with its progress: it goes on when the browser is closed, and
-whoever started it finds it again.
+"""Long work that a request starts, with its progress: it continues when the browser is closed, and
+the user who started it finds it again.
 
 Law: there are few at a time, and they end before the broker does. What one has done is done; it can
 be started again, and does the rest.
@@ -30,21 +30,21 @@ logger = logging.getLogger("fanlog.listeners")
 
 State = Literal["running", "done", "failed", "cancelled"]
 
-# At the same time: each of them reads and publishes as fast as it can.
+# The most tasks at a time: each reads and publishes as fast as it can.
 _RUNNING_MAX = 8
 _RUNNING_OF_ONE_MAX = 4
-# Those that have ended, and for how long they are remembered.
+# Ended tasks: how many are kept, and for how long.
 _ENDED_MAX = 200
 _ENDED_SECONDS = 3600.0
 
 
 class Stopped(Exception):
-    """Whoever may has cancelled the task."""
+    """The task was cancelled."""
 
 
 class Task(msgspec.Struct, kw_only=True):
-    """Work that goes on in the background. `done` and `failed` are how many of `total` it has
-    done, and could not do. `error` says what went wrong first."""
+    """Work in the background. `done` and `failed` count its items, of `total`. `error` is the first
+    error."""
 
     id: str
     kind: Annotated[str, Meta(description="The action, such as `dead.replay`.")]
@@ -61,7 +61,7 @@ class Task(msgspec.Struct, kw_only=True):
 
 
 class RunningTask:
-    """A task as its work sees it: it reports here, and asks whether it is to go on."""
+    """The work's side of a task: it reports progress, and checks whether to continue."""
 
     def __init__(self, task: Task, who: Identity) -> None:
         self.task = task
@@ -74,7 +74,7 @@ class RunningTask:
         self.task.total = total
 
     def progress(self, done: int = 0, failed: int = 0, error: str = "") -> None:
-        """So many more are done, or failed. Raises `Stopped` if that was all."""
+        """Adds items done or failed. Raises `Stopped` to end the work."""
         task = self.task
         task.done += done
         task.failed += failed
@@ -100,7 +100,7 @@ class Tasks:
     def start(
         self, permit: Permit, kind: str, about: str, work: TaskWork, *, detail: str = ""
     ) -> Task:
-        """Begins work. The audit log has its end; the request that asks for it has its begin."""
+        """Begins work. The audit log gets its end; the request's entry has its begin."""
         self._forget()
         running = [one for one in self._tasks.values() if one.task.state == "running"]
         own = sum(_owner(one.who) == _owner(permit.who) for one in running)
@@ -147,7 +147,7 @@ class Tasks:
                 del self._tasks[one.task.id]
 
     def seen_by(self, permit: Permit) -> list[RunningTask]:
-        """Those that somebody may see: their own, and for admins all. The newest first."""
+        """The tasks that a user may see, the newest first: their own, and for admins all."""
         self._forget()
         everything = permit.may(Verb.ADMIN, "")
         own = _owner(permit.who)
@@ -164,7 +164,7 @@ class Tasks:
         )
 
     async def close(self) -> None:
-        """Ends all of them: what they have begun is taken back, what is done stays done."""
+        """Cancels all of them: unfinished steps are rolled back, finished steps stay."""
         self._closed = True
         working = [one.work for one in self._tasks.values() if one.work and not one.work.done()]
         for work in working:

@@ -2,7 +2,7 @@
 
 asyncio's own transport for TLS takes all that it is given, encrypts it at once and queues it. This
 one does as the transports without TLS do: the socket takes what it can, the rest is kept as it is,
-and the protocol is told to pause. So the bytes that go to many readers stay shared until the moment
+and the protocol has to pause. So the bytes that go to many readers stay shared until the moment
 each of them is encrypted, and a stream may also send past it, straight into the socket.
 """
 
@@ -51,7 +51,7 @@ class TlsTransport(asyncio.Transport):
         self._kept: deque[SendBuffer] = deque()
         self._kept_bytes = 0
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
-        self._told_to_pause = False
+        self._protocol_paused = False
         self._reading = False
         self._closing = False
         self._eof = False
@@ -121,8 +121,8 @@ class TlsTransport(asyncio.Transport):
     def _keep(self, data: SendBuffer) -> None:
         self._kept.append(data)
         self._kept_bytes += len(data)
-        if self._kept_bytes > self._high and not self._told_to_pause:
-            self._told_to_pause = True
+        if self._kept_bytes > self._high and not self._protocol_paused:
+            self._protocol_paused = True
             self._protocol.pause_writing()
 
     def _writable(self) -> None:
@@ -143,8 +143,8 @@ class TlsTransport(asyncio.Transport):
             self._kept.popleft()
         if not self._kept:
             self._loop.remove_writer(self._fd)
-        if self._told_to_pause and self._kept_bytes <= self._low:
-            self._told_to_pause = False
+        if self._protocol_paused and self._kept_bytes <= self._low:
+            self._protocol_paused = False
             self._protocol.resume_writing()
         if not self._kept:
             self._emptied()

@@ -76,8 +76,8 @@ class TopicReaderDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicGroupDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A group or queue that reads the topic. `lag` is what it has left to do there, `members` are
-    all that it has, also for other topics."""
+    """A group or queue that reads the topic. `lag` is its number of unread messages there.
+    `members` counts all of its members, also those for other topics."""
 
     name: str
     kind: GroupKind

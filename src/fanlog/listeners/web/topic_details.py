@@ -245,7 +245,7 @@ async def _producers(
     found, complete = await broker.topic_users.producers(topic, query.partition)
     some = found[query.offset : query.offset + limit]
     times = broker.topic_users.times
-    # What is not kept any more has no time, and is not looked for.
+    # Deleted records have no time, and are not searched.
     kept = [
         (partition, one.offset)
         for one in some

@@ -89,8 +89,8 @@ class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of topics. `total` counts all that were found and that you may see. `defaults` are
-    what a new topic has, as far as nobody says otherwise."""
+    """A page of topics. `total` counts all that were found and that you may see. `defaults` are the
+    default settings of a new topic."""
 
     topics: list[ListedTopic]
     total: int
@@ -118,13 +118,14 @@ async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
 
 
 def sight_of(permit: Permit, epoch: int) -> tuple[Hashable, Callable[[str], bool] | None]:
-    """What somebody may see of all topics: who shares it, and how it is asked. None: everything."""
+    """Which topics an account may see: who shares this answer, and how to check a topic. None:
+    everything."""
     if not permit.guarded:
         return None, None
     who = permit.who
     # An account is one object as long as it does not change.
     viewer = (epoch, who.user if who.account is None else who.account)
-    # Who may see what the widest pattern includes need not be asked about each topic of it.
+    # An account that may see the widest pattern needs no check for each topic.
     everything = permit.may(Verb.DESCRIBE, ">")
     return viewer, lambda name: (everything and not is_own(name)) or permit.may(Verb.DESCRIBE, name)
 

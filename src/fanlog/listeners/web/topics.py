@@ -1,16 +1,15 @@
-"""Topics over REST: create, list, describe, alter, grow, truncate, compact and delete. It is long
-because bodies and answers are written out here, and the OpenAPI document is made from them."""
+"""Topics over REST: create, list, describe, alter, grow, truncate, compact and delete. Bodies and
+answers are in `topic_bodies.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, UnsetType
 
 from fanlog.client.arguments import as_start
 from fanlog.errors import (
@@ -27,156 +26,30 @@ from fanlog.errors import (
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.identity import Verb
-from fanlog.listeners.web.openapi_names import (
-    NAME_PATTERN,
-    NOT_INTERNAL,
-    PATTERN_PATTERN,
-    TIME_SCHEMAS,
-)
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.model import PARTITIONS_MAX, PartitionInfo, TopicInfo, TopicSettings
+from fanlog.listeners.web.topic_bodies import (
+    Growth,
+    NewTopic,
+    TopicChanges,
+    TopicsPage,
+    TopicsQuery,
+    Truncated,
+    Truncation,
+    given_settings,
+)
+from fanlog.model import PartitionInfo, TopicInfo
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
 
-INT64_MAX = (1 << 63) - 1
-# The role of a topic is the broker's own business.
-_SETTINGS = [f for f in msgspec.structs.fields(TopicSettings) if f.name != "role"]
-
-
-class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which topics."""
-
-    limit: Annotated[int, Meta(ge=1, description="The largest number of topics in the answer.")] = (
-        100
-    )
-    after: Annotated[
-        str, Meta(description="Start after this name: the `next` of the previous page.")
-    ] = ""
-    pattern: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=255,
-            description="Only topics that match this pattern, such as orders.*",
-            examples=["orders.>"],
-            extra_json_schema={"pattern": PATTERN_PATTERN},
-        ),
-    ] = ">"
-    internal: Annotated[bool, Meta(description="Include the broker's internal topics.")] = False
-
-
-class TopicsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some topics, by name. With `next` there are more."""
-
-    topics: list[TopicInfo]
-    next: (
-        Annotated[str, Meta(description="For the next page, use `after=` with this value.")] | None
-    ) = None
-
-
-def _bounded(kind: Any) -> Any:
-    """A type of a setting. No number is larger than what the broker can be told."""
-    if get_args(kind)[0] is int and all(meta.le is None for meta in get_args(kind)[1:]):
-        return Annotated[kind, Meta(le=INT64_MAX)]
-    return kind
-
-
-def _given(name: str, doc: str, *more: tuple[str, Any, Any], without: str = "") -> Any:
-    """A struct of settings that may all be left out."""
-    given = [(f.name, _bounded(f.type) | UnsetType, UNSET) for f in _SETTINGS if f.name != without]
-    made = msgspec.defstruct(
-        name, [*more, *given], kw_only=True, frozen=True, forbid_unknown_fields=True
-    )
-    made.__doc__ = doc
-    return made
-
-
-NewTopic = _given(
-    "NewTopic",
-    "A topic to create. By default a setting has the broker's default.",
-    (
-        "name",
-        Annotated[
-            str,
-            Meta(
-                min_length=1,
-                max_length=255,
-                examples=["orders"],
-                extra_json_schema={"pattern": NAME_PATTERN, **NOT_INTERNAL},
-            ),
-        ],
-        msgspec.NODEFAULT,
-    ),
-    (
-        "exist_ok",
-        Annotated[
-            bool,
-            Meta(description="Accept an existing topic if its settings are those given here."),
-        ],
-        False,
-    ),
-)
-TopicChanges = _given(
-    "TopicChanges",
-    "Settings to change. The others do not change. Use `grow` for more partitions.",
-    without="partitions",
-)
-
-
-class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many partitions there are to be."""
-
-    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
-
-
-Offset = Annotated[int, Meta(ge=0, le=INT64_MAX)]
-
-
-class Truncation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which messages to delete: those before an offset in each partition, or before a time."""
-
-    offsets: Annotated[
-        dict[str, Offset],
-        Meta(
-            description="The first offset to keep, by partition.",
-            extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,4}$"}},
-        ),
-    ] = {}
-    before: Annotated[
-        str,
-        Meta(
-            description="A time such as 2026-01-31T12:00:00Z, an age such as 7d, or `latest` for "
-            "everything.",
-            examples=["7d"],
-            extra_json_schema={"anyOf": [{"const": "latest"}, *TIME_SCHEMAS]},
-        ),
-    ] = ""
-    dry_run: Annotated[bool, Meta(description="Delete nothing; show what would be deleted.")] = (
-        False
-    )
-
-
-class Truncated(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each partition begins now, or would begin. `messages` is how many go: no more than
-    that, where compaction or damage took some before."""
-
-    offsets: dict[str, int]
-    messages: int = 0
-
-
-def _settings(body: Any) -> dict[str, Any]:
-    found = {f.name: getattr(body, f.name, UNSET) for f in _SETTINGS}
-    return {name: value for name, value in found.items() if value is not UNSET}
-
 
 def _settings_text(call: Call[Nothing, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in _settings(call.body).items())
+    return ", ".join(f"{name}={value}" for name, value in given_settings(call.body).items())
 
 
 async def create(call: Call[Nothing, Any]) -> web.StreamResponse:
     body = call.body
-    permit, settings = call.permit, _settings(body)
+    permit, settings = call.permit, given_settings(body)
     permit.ask(Verb.MANAGE, body.name)
     permit.check_owner(settings)
     if permit.owner and call.bus.core.catalog.find(body.name) is None:
@@ -231,7 +104,7 @@ def refused_by_topic() -> Generator[None]:
 
 async def alter(call: Call[Nothing, Any]) -> TopicInfo:
     name = call.path("topic")
-    permit, settings = call.permit, _settings(call.body)
+    permit, settings = call.permit, given_settings(call.body)
     permit.ask(Verb.MANAGE, name)
     permit.check_owner(settings)
     with refused_by_topic():

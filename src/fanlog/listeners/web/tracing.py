@@ -93,7 +93,7 @@ class PublishSpans:
                 return message
             context, parent_id = began, b""
         elif not parent.sampled or not spans.admits():
-            # Whoever reads the message still gets to know its trace.
+            # The readers of the message still get its trace.
             return message if own else self._with(message, parent)
         else:
             context = TraceContext(parent.trace_id, spans.new_span_id())

@@ -1,4 +1,5 @@
-"""Open transactions over REST: who stages what, how much and for how long; and to abort one."""
+"""Open transactions over REST: lists what each has staged, how much, and for how long, and aborts
+them."""
 
 from __future__ import annotations
 
@@ -47,8 +48,7 @@ class StagedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenTransactionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is neither committed nor aborted. What it has staged is seen by nobody
-    yet."""
+    """A transaction that is neither committed nor aborted. Nobody sees its staged messages yet."""
 
     number: Annotated[str, Meta(description="A number to abort it by. It is not a secret.")]
     id: Annotated[str, Meta(description="The id from its program, if you may see it.")]
@@ -110,7 +110,7 @@ async def list_transactions(call: Call[TransactionsQuery, None]) -> TransactionL
 
 
 def _may_see(permit: Permit, one: TransactionInfo) -> bool:
-    """Whoever may describe all topics of a transaction may see it."""
+    """Accounts that may describe all topics of a transaction may see it."""
     if not permit.guarded:
         return True
     named = [name for name in one.topics if name]

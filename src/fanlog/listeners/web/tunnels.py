@@ -1,5 +1,5 @@
-"""A connection to a web listener that goes on at another process: from one request on, its bytes
-are passed on as they are, in both directions."""
+"""A connection to a web listener that continues at another process: from one request on, its bytes
+are forwarded as they are, in both directions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Tunnel(asyncio.Protocol):
         self.peer = peer
         self.other = FarEnd(self)
         self._ended = ended
-        self._early: list[bytes] = []
         self.transport: asyncio.Transport | None = None
         self.heard_at = 0.0
 

@@ -94,7 +94,7 @@ class LogCheck:
         return Walked(end_offset, end_at, size)
 
     def _note(self, path: str, damage: Damage, stop: int) -> None:
-        """What lies behind the last whole batch of the newest segment is looked at apart."""
+        """Bytes behind the last whole batch of the newest segment are checked separately."""
         after = stop if damage.next is None else damage.next
         if after == NO_STOP:
             return

@@ -1,6 +1,6 @@
 """A log in the moment of a point.
 
-All logs are looked at in one turn of the broker's loop, so that is a plain tuple of what may change
+One turn of the broker's loop reads all logs, so this is a plain tuple of everything that may change
 later. Threads make the rest of it.
 """
 

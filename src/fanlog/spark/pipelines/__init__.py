@@ -27,15 +27,14 @@ from fanlog.spark.pipelines.kinds import OptionKind, check_value, continues, kep
 FOLDER = Path(__file__).parent
 DESCRIPTION = "pipeline.toml"
 SPEC = "spark-pipeline.yml"
-# Options of every pipeline. `state` is where it keeps how far it is.
+# Options of every pipeline. `state` is the folder of its progress.
 STATE = "state"
 MASTER = "master"
-# An option of those that read topics: the group which shows on the broker how far it is.
+# An option of pipelines that read topics: the group that shows its progress on the broker.
 GROUP = "group"
-# In a state folder: the options that decide, as they were in its first run.
+# In a state folder: the options that must not change, from its first run.
 DECIDED = "decided.json"
-# What a spec says in place of the folder that it lies in, which has to be absolute, and of the
-# folder's name.
+# Placeholders in a spec: for its folder, which has to be absolute, and for the folder's name.
 _FOLDER_WORD = "THIS_FOLDER"
 _NAME_WORD = "THIS_NAME"
 
@@ -45,7 +44,7 @@ class PipelineOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: str = ""
     required: bool = False
     kind: OptionKind = "text"
-    # What is read, what is made of it, or where it goes: it stays the same as long as the state.
+    # Input, work or output. Such an option stays the same as long as the state.
     decides: bool = False
 
 
@@ -61,7 +60,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """A pipeline's folder and what it says about itself."""
+    """A pipeline's folder and its description."""
 
     name: str
     folder: Path
@@ -77,7 +76,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         return self.folder / f"{self.name}.py"
 
     def settle(self, given: Mapping[str, str], state: Path) -> dict[str, str]:
-        """The options that were given and the defaults of the others, all of them checked."""
+        """The given options and the defaults of the others, all checked."""
         for name in given:
             if name not in self.options:
                 raise InvalidArgumentError(
@@ -99,8 +98,8 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 def check_same(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> None:
-    """That a state folder is used for one thing. The first run of it is kept there; one that reads
-    something else, or writes it elsewhere, would go on where that was."""
+    """Checks that a state folder is used for one thing. It has the options of its first run; a run
+    with other input or output would resume at a wrong position."""
     path = state / DECIDED
     decided = {
         name: kept_value(some.kind, options[name])
@@ -161,7 +160,7 @@ def load(folder: Path) -> Pipeline:
 
 
 def copy(pipeline: Pipeline, folder: Path) -> None:
-    """Makes a folder of the user's own. Files that are there are never replaced."""
+    """Makes a folder for the user. Existing files are never replaced."""
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgumentError(
             f"The folder {folder} is not empty: name another, or empty it first."
@@ -204,12 +203,12 @@ def _everywhere(pipeline: Pipeline) -> dict[str, str]:
 
 
 def topic_options(topics: str) -> dict[str, str]:
-    """The options of the source for names with commas between, or for a pattern."""
+    """The options of the source for names separated by commas, or for a pattern."""
     return {"pattern" if is_pattern(topics) else "topics": topics}
 
 
 def fault_in_short(fault: Exception) -> str:
-    """What Spark says is wrong, without the page that it says besides.
+    """Spark's error in one sentence, without its page of details.
 
     >>> fault_in_short(ValueError("[NO_SUCH] It is not there. SQLSTATE: 42601 (line 1)"))
     'It is not there'
@@ -218,7 +217,7 @@ def fault_in_short(fault: Exception) -> str:
 
 
 def spark_said(text: str) -> str:
-    """The sentence in a text that has Spark's code of an error in front; nothing if none has."""
+    """The sentence after Spark's error code in a text; empty if there is none."""
     found = _SPARK_SAID.search(text)
     return found["said"].strip().rstrip(".") if found else ""
 

@@ -22,7 +22,7 @@ _ARRAY = "array<variant>"
 
 
 class _ValuePart(NamedTuple):
-    """A part of a value: what it is called, as it came, and as it was parsed."""
+    """A part of a value: its name, its original form, and its parsed form."""
 
     name: str
     raw: Column
@@ -33,13 +33,13 @@ class _ValuePart(NamedTuple):
 
 
 def fault(value: Column, parsed: Column, schema: StructType) -> Column:
-    """The first thing that is wrong with a value, as a sentence; null if nothing is. `parsed` is
-    what `from_json` made of it."""
+    """The first fault of a value, as a sentence; null if there is none. `parsed` is the result of
+    `from_json`."""
     text = value.cast("string")
     raw = f.try_parse_json(text)
     is_text = f.is_valid_utf8(text)
     is_object = text.rlike(r"^\s*\{")
-    # What most rows are comes first: the rest is then not looked at.
+    # The most frequent case comes first, so that the others are not evaluated.
     return (
         f.when(value.isNull(), NO_VALUE)
         .when(
@@ -53,7 +53,7 @@ def fault(value: Column, parsed: Column, schema: StructType) -> Column:
 
 
 def _stands_alone(text: Column) -> Column:
-    """Whether nothing follows the first JSON value, which is all that Spark's parsers look at. What
+    """Whether nothing follows the first JSON value, since Spark's parsers ignore the rest. What
     could follow it in an array (`]`) could not in an object, and the other way round; a comma
     could in both, but then there are more elements."""
     array = f.try_parse_json(f.concat(f.lit("["), text, f.lit("]")))
@@ -77,8 +77,8 @@ def _fault_of_field(parent: _ValuePart, fields: Column, field: StructField) -> C
 
 
 def _fault_of(part: _ValuePart, type: DataType, missing: Column | None = None) -> Column:
-    """What is wrong with a part of this type. As it came it is looked at only where it has parts
-    itself, or was not got."""
+    """The fault of a part of this type. The original form is checked only if it has parts itself,
+    or was not parsed."""
     nothing = f.lit(None).cast("string")
     absent = part.raw.isNull() | f.is_variant_null(part.raw)
     got = part.parsed.isNotNull()

@@ -34,11 +34,11 @@ SERVER = {
 
 
 def main(spec: str, state: str, master: str) -> int:
-    # Spark takes both from nowhere else.
+    # Spark reads both only from here.
     environment = cast("dict[str, str]", os.environ)  # noqa: TID251
     if master.startswith("sc://"):
-        # In place of this one, so that who stops it stops the engine's program, which then tells
-        # the server: otherwise the flows would go on there.
+        # It replaces this process, so that a stop reaches the engine's program, which tells the
+        # server. Otherwise the flows would keep running there.
         command = recorded(Path(state), Path(cli.__file__), *_given(spec))
         os.execve(sys.executable, command, _connected(environment, master))
     environment[_TOKEN] = secrets.token_hex(16)
@@ -47,11 +47,11 @@ def main(spec: str, state: str, master: str) -> int:
         settings |= catalogue(Path(state))
     server = session(master, **settings)
     try:
-        # Which port it took, only the Java side knows.
+        # Only the Java side knows the port.
         java = cast("Any", server)._jvm
         service = getattr(java, "org.apache.spark.sql.connect.service.SparkConnectService$")
         port = getattr(service, "MODULE$").localPort()
-        # A process of its own: Spark wants one kind of session a process.
+        # A process of its own, because Spark allows one kind of session in a process.
         remote = _connected(environment, f"sc://localhost:{port}")
         command = [sys.executable, cli.__file__, *_given(spec)]
         return subprocess.run(command, env=remote, check=False).returncode
@@ -60,7 +60,7 @@ def main(spec: str, state: str, master: str) -> int:
 
 
 def _given(spec: str) -> list[str]:
-    """What the engine's own program is given."""
+    """The arguments of the engine's program."""
     return ["run", "--spec", spec]
 
 
@@ -69,7 +69,7 @@ def _connected(environment: Mapping[str, str], remote: str) -> dict[str, str]:
 
 
 def has_tables(project: Path) -> bool:
-    """Whether a project makes tables, or at least speaks of any."""
+    """Whether a project makes tables, or mentions any."""
     sources = [path for path in project.rglob("*") if path.suffix in (".py", ".sql")]
     return any(_TABLES.search(path.read_text()) for path in sources)
 
@@ -78,7 +78,7 @@ _TABLES = re.compile("table|materialized_view", re.IGNORECASE)
 
 
 def catalogue(state: Path) -> dict[str, str]:
-    """What keeps tables from one run to the next. It takes Spark some seconds longer to start."""
+    """Settings that keep tables between runs. Spark needs some seconds more to start."""
     return {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": f"file://{state / 'tables'}",

@@ -27,7 +27,7 @@ from fanlog.spark.pipelines.drops_page_misses import (
 
 
 class IntervalDeadLetters(NamedTuple):
-    """Dead letters of one kind in one interval; `waiting` of them are still there."""
+    """Dead letters of one kind in one interval; `waiting` of them are not handled yet."""
 
     source: str
     queue: str
@@ -47,7 +47,7 @@ class Hole(NamedTuple):
 
 
 class DropsFacts(NamedTuple):
-    """`misses` is None where the broker has written none down."""
+    """`misses` is None if the broker has no records of any."""
 
     topics: list[TopicInfo]
     groups: list[GroupInfo]
@@ -108,7 +108,7 @@ def _dead(folder: Path, letters: list[IntervalDeadLetters], reasons_max: int) ->
     return title + picture + table(heads, rows) + more
 
 
-# Who is behind
+# Lag
 
 
 def _lagging(folder: Path, groups: list[GroupInfo]) -> str:

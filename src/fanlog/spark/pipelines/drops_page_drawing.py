@@ -1,5 +1,5 @@
-"""How the report of `drops` looks: its pictures, each a file and a part of the page as well, and
-its tables. What is in them is the sections' to say."""
+"""Draws the report of `drops`: its pictures, each a file and a part of the page, and its tables.
+The sections decide their content."""
 
 import base64
 import datetime as dt
@@ -23,7 +23,7 @@ WIDTH_INCHES = 9.0
 ROW_INCHES = 0.36
 ROWS_MAX = 20
 BARS_MAX = 400
-# So few bars would be as wide as a hand.
+# A few bars would be too wide.
 BARS_MIN = 12
 TICKS_MAX = 7
 NAME_LENGTH_MAX = 48
@@ -39,7 +39,7 @@ STYLE = (
 
 
 class ChartPoint(NamedTuple):
-    """So much of something in the interval that begins then."""
+    """An amount in the interval that begins then."""
 
     start: dt.datetime
     name: str
@@ -66,14 +66,14 @@ def over_time(
     unit: str,
     colours: Mapping[str, str] | None = None,
 ) -> str:
-    """Bars over time, a colour for each name; those that are not `shown` are the others."""
+    """Bars over time, a colour for each name. Names that are not `shown` count as others."""
     points = list(points)
     starts = _all_starts({point.start for point in points})
-    places = {start: i for i, start in enumerate(starts)}
+    columns = {start: i for i, start in enumerate(starts)}
     heights: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
     for point in points:
         name = point.name if point.name in shown else OTHERS
-        heights[name][places[point.start]] += point.height
+        heights[name][columns[point.start]] += point.height
     figure = figure_of(WIDTH_INCHES, 3.8)
     axes = figure.add_subplot()
     bottom = [0] * len(starts)
@@ -92,8 +92,8 @@ def over_time(
 
 
 def _all_starts(known: set[dt.datetime]) -> list[dt.datetime]:
-    """The intervals from the first to the last, also those in which nothing was: a quiet night
-    should look like one."""
+    """All intervals from the first to the last, empty ones included: a quiet night should look like
+    one."""
     starts = sorted(known)
     if len(starts) < 2:
         return starts
@@ -155,7 +155,7 @@ def _short(name: str) -> str:
 
 
 def _plain(axes: Any, figures: str) -> None:
-    """Lines that help to read the axis that has figures, and nothing else."""
+    """Grid lines for the axis with figures, and nothing else."""
     axes.spines[["top", "right", "left" if figures == "y" else "bottom"]].set_visible(False)
     axes.spines[:].set_color(FAINT_INK)
     axes.tick_params(length=0, colors=FAINT_INK)

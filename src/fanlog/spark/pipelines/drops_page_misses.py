@@ -28,13 +28,13 @@ KINDS = {
     "more": OTHERS_COLOUR,
 }
 CUT_OFF = "disconnected"
-# The topic of those that were too many to be written down one by one.
+# The topic that stands for those above the broker's limit.
 NOT_KEPT = "(not kept)"
 TOPICS_SHOWN = 8
 
 
 class MissCount(NamedTuple):
-    """Misses of one kind in one topic and interval: so many records, in so many times."""
+    """Misses of one kind in one topic and interval: the records, and how often."""
 
     topic: str
     kind: str
@@ -44,8 +44,8 @@ class MissCount(NamedTuple):
 
 
 class ReaderMisses(NamedTuple):
-    """What a reader missed in a topic. Until the last time, `published` records were there for it
-    to read, if that can be told."""
+    """What a reader missed in a topic. `published` is the number of records it could have read
+    until its last miss, if known."""
 
     reader: str
     topic: str
@@ -57,7 +57,7 @@ class ReaderMisses(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Which part of what was published it missed."""
+        """The share of published records that it missed."""
         return min(1.0, self.records / self.published) if self.published else None
 
 
@@ -73,7 +73,7 @@ class LongGap(NamedTuple):
 
 
 class Misses(NamedTuple):
-    """All that was written down. `warn_share` is what a reader may miss without a warning."""
+    """All recorded misses. `warn_share` is the share that a reader may miss without a warning."""
 
     counts: list[MissCount]
     readers: list[ReaderMisses]
@@ -196,9 +196,9 @@ def _by_reader(folder: Path, misses: Misses) -> str:
     names = [f"{some.reader} · {some.topic}" for some, _ in hit]
     picture = bars(folder / "missed-readers.png", names, series, "records missed", colours)
     legend = (
-        "<p class=faint>“Of all” is the part of what was published to a reader from when it "
-        f"subscribed until it last missed something. Past {_limit(misses)} it is "
-        "marked: give such a reader more room, or more readers.</p>"
+        "<p class=faint>“Of all” is the share of the messages that were published between the "
+        f"reader's subscription and its last miss. A share above {_limit(misses)} is marked: give "
+        "such a reader more room, or more readers.</p>"
     )
     body = table(heads, rows, marked) + _left(len(readers), "readers") + legend
     return f"<h3>By reader</h3>{picture if hit else ''}{body}"
@@ -231,7 +231,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.2f} %"
 
 
-# Where nothing was written down
+# Without drop records
 
 
 def counted_misses(info: TopicInfo) -> int:

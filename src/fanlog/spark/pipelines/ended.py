@@ -24,7 +24,7 @@ def recorded(state: Path, program: Path, *given: str) -> list[str]:
 
 def main(state: str, program: str, *given: str) -> None:
     sys.argv = [program, *given]
-    # Where Python looks first is the program's folder, as if it had been started alone.
+    # Python searches the program's folder first, as if it had been started alone.
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(program).parent)
     code = 1
@@ -42,7 +42,7 @@ def main(state: str, program: str, *given: str) -> None:
 
 
 def _code(ended: SystemExit) -> int:
-    """As Python makes it: nothing is well, and words are a failure."""
+    """As in Python: None is success, and a text is a failure."""
     if ended.code is None:
         return 0
     return ended.code if isinstance(ended.code, int) else 1

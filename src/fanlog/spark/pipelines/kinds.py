@@ -15,7 +15,7 @@
 | `topic`    | a topic that is there                                     |
 | `topics`   | some, with commas between, or a pattern such as `orders.>` |
 
-Whether topics are there, only a broker can say: `wanted_topics` tells what to ask it.
+Only a broker knows which topics exist: `wanted_topics` names those to ask for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _INTERVAL = re.compile(rf"\d+ +{_UNIT}( +\d+ +{_UNIT})*", re.IGNORECASE)
 
 
 class Described(Protocol):
-    """As much of an option as is needed here."""
+    """The needed part of an option."""
 
     @property
     def kind(self) -> OptionKind: ...
@@ -59,7 +59,8 @@ class Described(Protocol):
 
 
 def check_value(name: str, option: Described, value: str) -> None:
-    """That the value is of the option's kind. What has no default may stay without a value."""
+    """Checks that the value is of the option's kind. An option without a default may have no
+    value."""
     if not value and not option.default:
         return
     fits, wanted = _RULES[option.kind]
@@ -68,7 +69,7 @@ def check_value(name: str, option: Described, value: str) -> None:
 
 
 def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -> list[str]:
-    """The topics that a pipeline reads by name. A pattern may fit some later."""
+    """The topics that a pipeline reads by name. A pattern may match some later."""
     return [
         topic
         for name, option in options.items()
@@ -79,15 +80,15 @@ def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -
 
 
 def continues(kind: OptionKind, before: str, value: str) -> bool:
-    """Whether a run with this value goes on where one with the value before was."""
+    """Whether a run with this value may resume a run with the old value."""
     if kind == "topics" and not is_pattern(before):
-        # Topics may be added: they are read from their beginning.
+        # Topics may be added: they are read from their start.
         return set(split_names(before)) <= set(split_names(value))
     return before == value
 
 
 def kept_value(kind: OptionKind, value: str) -> str:
-    """A value as it is kept: a folder is the same one wherever a run is started."""
+    """A value to store: a folder becomes absolute."""
     return str(Path(value).resolve()) if kind == "folder" else value
 
 
@@ -96,7 +97,7 @@ def split_names(value: str) -> list[str]:
 
 
 def time_of(value: str) -> dt.datetime:
-    """A time as ISO 8601 has it; UTC where it does not say."""
+    """A time in ISO 8601; UTC without a zone."""
     time = dt.datetime.fromisoformat(value)
     return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
 

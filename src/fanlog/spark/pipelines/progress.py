@@ -24,7 +24,7 @@ Ends = Mapping[TopicPartition, int]
 
 
 class Written(msgspec.Struct, frozen=True):
-    """`progress.json`: chunks and records that there are to do, and that are done."""
+    """`progress.json`: chunks and records, all and done."""
 
     chunks: int
     chunks_done: int
@@ -33,8 +33,8 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class StreamProgress(NamedTuple):
-    """One stream of a pipeline. `offsets` are where it will go on; `rows` counts from the start of
-    the log, so that differences of it are what was read."""
+    """One stream of a pipeline. `offsets` are where it resumes. `rows` counts from the start of the
+    log: differences of it are the records read."""
 
     name: str
     batch: int
@@ -43,10 +43,10 @@ class StreamProgress(NamedTuple):
     left: int | None = None
 
     def lag(self, ends: Ends) -> int | None:
-        """Records that are there and not done yet; None if that can't be said."""
+        """Records not done yet; None if unknown."""
         if self.left is not None:
             return self.left
-        known = [max(0, ends[place] - at) for place, at in self.offsets.items() if place in ends]
+        known = [max(0, ends[tp] - at) for tp, at in self.offsets.items() if tp in ends]
         return sum(known) if known else None
 
     @property
@@ -60,8 +60,8 @@ class _StreamOffsets(msgspec.Struct, frozen=True):
 
 
 def look(state: Path) -> list[StreamProgress]:
-    """All streams of a state folder that have done something. Spark makes and drops folders in it
-    meanwhile: what is gone before it is read does not count."""
+    """All streams of a state folder with progress. Spark creates and deletes folders in it
+    meanwhile: a vanished one does not count."""
     found = [some for folder in _checkpoints(state) if (some := _stream(state, folder))]
     with contextlib.suppress(FileNotFoundError):
         some = msgspec.json.decode((state / PROGRESS).read_bytes(), type=Written)
@@ -71,7 +71,7 @@ def look(state: Path) -> list[StreamProgress]:
 
 
 def _checkpoints(state: Path) -> list[Path]:
-    # Unlike a glob, a walk goes on where a folder has vanished.
+    # Unlike a glob, a walk survives a vanished folder.
     walked = ((Path(folder), names) for folder, names, _ in os.walk(state))
     return sorted(folder for folder, names in walked if {"commits", "offsets"} <= set(names))
 
@@ -98,7 +98,7 @@ _DULL_PARTS = frozenset({"checkpoint", "checkpoints", "_checkpoints", "spark_cat
 
 
 def _offsets(path: Path) -> dict[TopicPartition, int]:
-    """Where the sources of a batch end that are Fanlog's; a file source's line looks otherwise."""
+    """The end offsets of a batch's Fanlog sources. A file source's line has another form."""
     found: dict[TopicPartition, int] = {}
     try:
         lines = path.read_bytes().splitlines()[_HEAD_LINES:]

@@ -41,9 +41,8 @@ RECORD = "run.json"
 LOG = "run.log"
 LOCK = "run.lock"
 DECLARATIVE = Path(__file__).with_name("declarative.py")
-# How long a run may take to end after each signal, the gentlest first: to the first one Spark
-# tells its servers that it goes.
-# Windows has no SIGKILL: there SIGTERM ends a process at once.
+# The time to end after each signal, the gentlest first: after the first one, Spark informs its
+# servers. Windows has no SIGKILL: there SIGTERM ends a process at once.
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (_KILL, 10.0))
 _STOP_POLL_SECONDS = 0.05
@@ -52,7 +51,7 @@ _LAST_LINES = 15
 PIPELINES_MISSING = (
     "Declarative pipelines need an extra of Spark: run pip install 'pyspark[pipelines]'."
 )
-# A sentence of ours in the midst of Spark's pages.
+# A sentence of Fanlog among Spark's output.
 _OURS = re.compile(r"fanlog\.errors\.\w+: (?P<said>.+)")
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (?P<said>.+)")
 
@@ -85,7 +84,7 @@ class RunningPipeline:
         self.state = state.absolute()
         self.state.mkdir(parents=True, exist_ok=True)
         self._log = self.state / LOG
-        # Python that Spark starts must be this one, which has Fanlog.
+        # Spark must start this Python, which has Fanlog.
         env = {**environment, **worker_environment(master, environment)}
         with _locked(self.state) as lock, self._log.open("wb") as log, _heard_interrupts():
             (self.state / END).unlink(missing_ok=True)
@@ -95,9 +94,9 @@ class RunningPipeline:
                 stderr=log,
                 cwd=self.state,
                 env=env,
-                # A group of processes that can be ended together, and that no Ctrl-C reaches.
+                # A process group: it can be ended as one, and no Ctrl-C reaches it.
                 start_new_session=True,
-                # It has the lock from now on, and with its end, however that comes, the lock ends.
+                # It holds the lock from now on. The lock ends with it, however it ends.
                 pass_fds=(lock.fileno(),),
             )
         self.run = LastRun(
@@ -119,7 +118,7 @@ class RunningPipeline:
         return True
 
     def stop(self, stops: Iterable[tuple[signal.Signals, float]] = STOPS) -> None:
-        """Ends it and all that it has started, gently first."""
+        """Ends it and all its children, gently first."""
         self.run = msgspec.structs.replace(self.run, stopped=True)
         for number, patience_seconds in stops:
             with contextlib.suppress(ProcessLookupError):
@@ -141,7 +140,7 @@ class RunningPipeline:
         replace_file(str(self.state / RECORD), msgspec.json.encode(self.run), durable=True)
 
     def last_event(self) -> str:
-        """What the engine said last about the run, if it says such things."""
+        """The engine's last statement about the run, if any."""
         for line in reversed(_lines(self._log, _LAST_BYTES)):
             found = _EVENT.match(line)
             if found:
@@ -154,7 +153,8 @@ class RunningPipeline:
 
 
 def why_failed(log: Path) -> str:
-    """The sentence of a log that explains a failure: ours, or Spark's; or the end of the log."""
+    """The sentence of a log that explains a failure: Fanlog's, or Spark's, or the end of the
+    log."""
     lines = _lines(log)
     for line in lines:
         found = _OURS.search(line)
@@ -169,9 +169,9 @@ def why_failed(log: Path) -> str:
 
 
 def check_ready(pipeline: Pipeline, state: Path) -> None:
-    """That what the pipeline needs is installed, and that it can work in its state folder."""
+    """Checks that the pipeline's needs are installed, and that its state folder can be used."""
     check_java()
-    # The engine writes such characters as in an address, and then takes that for the path.
+    # The engine escapes such characters as in an address, and then uses that as the path.
     if pipeline.declarative and re.search(r"[\s%#?]", str(state.absolute())):
         raise ConfigError(
             f"Declarative pipelines can't keep their state in {str(state)!r}: name a folder "
@@ -185,8 +185,8 @@ def check_ready(pipeline: Pipeline, state: Path) -> None:
 
 @contextlib.contextmanager
 def _heard_interrupts() -> Generator[None]:
-    """What is started here hears SIGINT, which stops it gently. In the background of a shell this
-    process may have been told to ignore it, and that would be handed down."""
+    """Processes started here must receive SIGINT, which stops them gently. A shell may have made
+    this process ignore it, and children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -195,7 +195,7 @@ def _heard_interrupts() -> Generator[None]:
 
 
 def _locked(state: Path) -> IO[bytes]:
-    """The lock of a folder in which nobody works: a run goes on if only its display was killed."""
+    """The lock of an unused folder. A run continues if only its display was killed."""
     lock = (state / LOCK).open("ab")
     if not _try_lock(lock):
         lock.close()
@@ -208,7 +208,7 @@ def _locked(state: Path) -> IO[bytes]:
 
 
 def _try_lock(lock: IO[bytes], *, shared: bool = False) -> bool:
-    """A few times: who only looks whether something runs has the lock for a moment as well."""
+    """Tried a few times: a status check also holds the lock for a moment."""
     for _ in range(3):
         try:
             posix.lock_file(lock.fileno(), shared=shared)
@@ -229,7 +229,7 @@ def last_run(state: Path) -> LastRun | None:
 
 
 def _with_own_end(run: LastRun, end: Path) -> LastRun:
-    """A run whose display was gone when it ended has said itself how."""
+    """A run that lost its display has recorded its own end."""
     try:
         code = int(end.read_bytes())
         ended = dt.datetime.fromtimestamp(end.stat().st_mtime, dt.UTC)
@@ -240,7 +240,7 @@ def _with_own_end(run: LastRun, end: Path) -> LastRun:
 
 
 def condition(state: Path, run: LastRun) -> str:
-    """How the last run of a state folder is: running, done, stopped, failed or killed."""
+    """The state of a folder's last run: running, done, stopped, failed or killed."""
     if run.exit_code is not None:
         ending = "stopped" if run.stopped else "failed"
         return ending if run.exit_code else "done"
@@ -260,7 +260,7 @@ def _command(pipeline: Pipeline, options: Mapping[str, str], state: Path, master
 
 
 def _project(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> Path:
-    """A copy of the project whose spec has these options and this state."""
+    """A copy of the project, with these options and this state in its spec."""
     import yaml  # noqa: PLC0415 - it comes with pyspark[pipelines]
 
     project = state / "project"

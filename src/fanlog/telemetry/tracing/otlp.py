@@ -74,7 +74,7 @@ class OtlpExport:
                 logger.exception("collecting data for the export failed")
 
     async def tick(self) -> None:
-        """Sends what there is, unless the collector has not taken the last yet."""
+        """Sends the waiting spans, unless the collector has not taken the last ones yet."""
         if self._sending is None or self._sending.done():
             snapshot = await self._snapshot()
             spans = [self._waiting.popleft() for _ in range(len(self._waiting))]

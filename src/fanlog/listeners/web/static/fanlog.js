@@ -678,7 +678,7 @@ export class Subscription extends EventTarget {
       // A large room is small again: this is everybody.
       this.users = frame.users;
     } else if (!frame.joined && !frame.left) {
-      // The room is too large for a list; only the count is told.
+      // The room is too large for a list; only the count is sent.
       this.users = [];
     } else if (!isPattern(this.target)) {
       this.users = this.users.filter((one) => !left.has(one.user) && !news.has(one.user)).concat(joined);

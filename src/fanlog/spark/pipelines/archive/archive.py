@@ -37,12 +37,12 @@ def archive(options: dict[str, str]) -> None:
         maxRecordsPerTrigger=options["batch_records"],
         **topic_options(options["topics"]),
     )
-    # By when it happened: a slice of time is then a slice of folders.
+    # By time of the event: a range of time is then a range of folders.
     rows = source.load().withColumn("date", f.to_date("event_time"))
     writer = rows.writeStream.foreachBatch(add).option("checkpointLocation", str(checkpoint))
     if options["every"] == "now":
         writer.trigger(availableNow=True).start().awaitTermination()
-        # If nothing came, no stream has claimed the lake yet.
+        # Without any record, no stream has claimed the lake yet.
         lake.claim(query_id(checkpoint))
         merge()
         lake.release()

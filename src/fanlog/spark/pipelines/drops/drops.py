@@ -2,7 +2,7 @@
 
 Three questions: what did readers miss, which jobs and rows were given up and why, and who is
 behind. The broker has written the first down, in a topic of its own, and the second, as dead
-letters: Spark reads and counts them. The last it is asked.
+letters: Spark reads and counts them. For the third it asks the broker.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ from fanlog.spark.pipelines.drops_page_misses import (
 )
 
 DROPS_TOPIC = "_fanlog.drops"
-# What the broker writes down, as JSON. What it does not know it leaves out.
+# The broker's drop records, as JSON. Unknown fields are left out.
 DROP = (
     "kind string, topic string, partition int, first bigint, next bigint, records bigint, "
     "times bigint, since_us bigint, until_us bigint, begin bigint, `end` bigint, client string, "
@@ -55,16 +55,16 @@ def drops(options: dict[str, str]) -> None:
 
 
 def with_time(row: Row, name: str) -> dict[str, Any]:
-    """A row in which one of the columns is a time, in seconds."""
+    """A row with a time in seconds in one column."""
     return {**row.asDict(), name: dt.datetime.fromtimestamp(row[name], dt.UTC)}
 
 
 def interval_start(time: Column | str, options: dict[str, str]) -> Column:
-    """When the interval began that a time is in, as seconds: they are the same in every zone."""
+    """The start of a time's interval, in seconds: the same in every zone."""
     return f.unix_seconds(f.window(time, options["interval"])["start"])
 
 
-# What readers missed
+# Misses of readers
 
 
 def count_misses(spark: SparkSession, options: dict[str, str]) -> Misses:
@@ -73,14 +73,14 @@ def count_misses(spark: SparkSession, options: dict[str, str]) -> Misses:
     )
     drop = f.from_json(f.col("value").cast("string"), DROP)
     written = source.load().select(drop.alias("drop")).select("drop.*")
-    told = (
+    notes = (
         written.withColumn("reader", reader_name())
         .withColumn("topic", f.when(f.col("kind") == "more", NOT_KEPT).otherwise(f.col("topic")))
         .withColumn("time", f.col("until_us") / 1e6)
         .withColumn("start", interval_start(f.timestamp_micros("until_us"), options))
         .cache()
     )
-    counts = told.groupBy("topic", "kind", "start").agg(
+    counts = notes.groupBy("topic", "kind", "start").agg(
         f.sum("records").alias("records"), f.sum("times").alias("times")
     )
     found = Misses(
@@ -88,24 +88,24 @@ def count_misses(spark: SparkSession, options: dict[str, str]) -> Misses:
             MissCount(**with_time(row, "start"))
             for row in counts.orderBy("start", "topic", "kind").collect()
         ],
-        count_readers(told),
-        longest_gaps(told),
+        count_readers(notes),
+        longest_gaps(notes),
         float(options["warn_percent"]) / 100,
     )
-    told.unpersist()
+    notes.unpersist()
     return found
 
 
 def reader_name() -> Column:
-    """Who missed something, by the name that lasts longest."""
+    """The reader, by its most lasting name."""
     named = [f.concat(f.lit(f"{what} "), f.col(what)) for what in ("group", "queue", "durable")]
     return f.coalesce(*named, f.col("client"), f.col("peer"), f.lit("(not known)"))
 
 
-def count_readers(told: DataFrame) -> list[ReaderMisses]:
-    """By reader and topic. What was published to it is what lay between where each of its
-    connections began and the end when it last missed something there."""
-    connections = told.groupBy("reader", "topic", "partition", "peer", "begin").agg(
+def count_readers(notes: DataFrame) -> list[ReaderMisses]:
+    """By reader and topic. Published to it: the records between the start of each of its
+    connections and the end at its last miss."""
+    connections = notes.groupBy("reader", "topic", "partition", "peer", "begin").agg(
         f.sum("records").alias("records"),
         f.sum("times").alias("times"),
         f.sum(f.when(f.col("kind") == CUT_OFF, f.col("times"))).alias("cut_off"),
@@ -124,13 +124,13 @@ def count_readers(told: DataFrame) -> list[ReaderMisses]:
     return [ReaderMisses(**with_time(row, "last")) for row in worst.limit(READERS_MAX).collect()]
 
 
-def longest_gaps(told: DataFrame) -> list[LongGap]:
-    placed = told.where("records > 0 and kind <> 'more'")
-    longest = placed.select(*LongGap._fields).orderBy(f.desc("records"), "time").limit(GAPS_MAX)
+def longest_gaps(notes: DataFrame) -> list[LongGap]:
+    located = notes.where("records > 0 and kind <> 'more'")
+    longest = located.select(*LongGap._fields).orderBy(f.desc("records"), "time").limit(GAPS_MAX)
     return [LongGap(**with_time(row, "time")) for row in longest.collect()]
 
 
-# What was given up, and what the lake does not have
+# Dead letters, and records missing in the lake
 
 
 def header(name: str) -> Column:
@@ -142,8 +142,8 @@ def header(name: str) -> Column:
 def count_letters(
     spark: SparkSession, options: dict[str, str], letter_topics: list[str]
 ) -> list[IntervalDeadLetters]:
-    """How many letters there are of each kind and interval. One whose key has a later record is
-    put back, deleted, or dead again: the last record of a key decides."""
+    """Dead letters of each kind and interval. One whose key has a later record was replayed,
+    deleted, or is dead again: the last record of a key decides."""
     source = spark.read.format("fanlog").options(
         url=options["url"], topics=",".join(letter_topics), columns=LETTER_COLUMNS
     )

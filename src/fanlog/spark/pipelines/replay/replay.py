@@ -1,7 +1,7 @@
 """A slice of the lake back into a topic: `python replay.py lake=/data/lake to=orders.again`.
 
 The slice is cut into chunks before the first is written, and the plan is kept. A chunk is a
-transaction whose id is in the plan, so that a replay which is started again goes on, and writes no
+transaction whose id is in the plan, so that a replay which is started again resumes, and writes no
 chunk twice. Chunks, and the records in each, are in the order in which the broker once took them:
 so a key's records stay in order though its topic grew, and they moved to another partition.
 """
@@ -27,17 +27,17 @@ from fanlog.spark.pipelines import fault_in_short, program_options
 from fanlog.spark.pipelines.kinds import split_names, time_of
 from fanlog.spark.pipelines.progress import PROGRESS, Written
 
-# With a limit, a chunk is what may go out in so many seconds; without, so many records.
+# With a limit, a chunk has the records of this many seconds; without one, this many records.
 CHUNK_SECONDS = 5
 CHUNK_RECORDS = 200_000
-# What decides which records are in the slice, and where they go.
+# The options that decide which records are in the slice, and their target.
 SLICE_OPTIONS = ("url", "lake", "topics", "from", "until", "where", "to")
-# Spark takes these for what they are when a query starts, and so the same all through it.
+# Spark evaluates these when a query starts, so they stay the same during it.
 CLOCKS = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
 
 
-# Where a record was.
-PLACE = ("topic", "partition", "offset")
+# The position of a record.
+POSITION = ("topic", "partition", "offset")
 
 
 class ReplayRange(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
 
 
 class Pace(NamedTuple):
-    """The clock, so that a limit can be kept."""
+    """The clock, for the rate limit."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -72,7 +72,7 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
     rate = float(options["rate"])
     total = sum(map(records_of, plan.chunks))
     finished = chunks_done(state)
-    # What an earlier run has written is no reason to wait.
+    # Records written by an earlier run don't count for the limit.
     before = done = sum(map(records_of, plan.chunks[:finished]))
     begun = pace.now()
     for number, chunk in enumerate(plan.chunks[finished:], finished):
@@ -114,15 +114,15 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
         ) from None
     if differs_each_time(cast("Any", found)._jdf.queryExecution().analyzed().condition()):
         raise InvalidArgumentError(
-            f"The option 'where' ({where}) asks for the time of day or for chance, and so chooses "
-            "other records for each chunk: write times out, as in "
+            f"The option 'where' ({where}) depends on the current time or on chance, so it would "
+            "choose other records for each chunk: write fixed times, as in "
             "event_time > timestamp'2026-01-31T12:00:00Z'."
         )
     return found
 
 
 def differs_each_time(condition: Any) -> bool:
-    """Whether a condition, as Spark has understood it, may choose other rows in the next query."""
+    """Whether a condition, as Spark parsed it, may choose other rows in the next query."""
     if not condition.deterministic() or condition.getClass().getSimpleName() in CLOCKS:
         return True
     parts = condition.children()
@@ -130,7 +130,7 @@ def differs_each_time(condition: Any) -> bool:
 
 
 def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> ReplayPlan:
-    """The plan of this state folder; it is made if there is none."""
+    """The plan of this state folder. It is made if missing."""
     path = state / "plan.json"
     wanted = {name: options[name] for name in SLICE_OPTIONS}
     if path.exists():
@@ -149,10 +149,10 @@ def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> ReplayPlan
 
 
 def cut(rows: DataFrame, size: int) -> list[list[ReplayRange]]:
-    """Chunks of `size` records, the older ones first whatever partition they are in."""
-    number = f.row_number().over(Window.orderBy("taken", *PLACE)) - 1
+    """Chunks of `size` records, the oldest first, across partitions."""
+    number = f.row_number().over(Window.orderBy("taken", *POSITION)) - 1
     stretches = (
-        rows.select(*PLACE, taken().alias("taken"))
+        rows.select(*POSITION, taken().alias("taken"))
         .withColumn("chunk", f.floor(number / size))
         .groupBy("chunk", "topic", "partition")
         .agg(f.min("offset").alias("a"), f.max("offset").alias("z"), f.count("*").alias("n"))
@@ -166,7 +166,8 @@ def cut(rows: DataFrame, size: int) -> list[list[ReplayRange]]:
 
 
 def taken() -> Column:
-    """When the broker took a record. A clock that was set back changes no order in a partition."""
+    """When the broker stored a record. A clock that was set back changes no order in a
+    partition."""
     before = Window.partitionBy("topic", "partition").orderBy("offset")
     return f.max("timestamp").over(before)
 
@@ -186,10 +187,10 @@ def write(rows: DataFrame, chunk: list[ReplayRange], options: dict[str, str], id
             & (f.col("partition") == some.partition)
             & f.col("offset").between(some.first, some.last)
         )
-    # The sink commits tasks in their order, so that the whole chunk stays in it.
+    # The sink commits tasks in order, so the whole chunk stays in order.
     ordered = chosen(rows, options).where(inside).withColumn("taken", taken())
-    ordered = ordered.orderBy("taken", *PLACE).select("key", "value", "headers", "event_time")
-    # Kept, so that what is counted is what is written.
+    ordered = ordered.orderBy("taken", *POSITION).select("key", "value", "headers", "event_time")
+    # Cached, so that the counted rows are the written rows.
     kept = ordered.persist()
     try:
         check_count(kept.count(), chunk, options)

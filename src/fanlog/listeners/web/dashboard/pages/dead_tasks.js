@@ -1,5 +1,5 @@
-// Long work on dead letters, with its progress. The broker does it: it goes on when the page is
-// closed, and is found again when the page is opened.
+// Long work on dead letters, with its progress. The broker does it: it continues when the
+// page is closed, and is shown again when the page is opened.
 
 import { Ago, Badge, Button, html, Link, Progress, toast, useEffect, useRef, useState } from "/dashboard/core/ui.js";
 import { api, usePoll } from "/dashboard/core/api.js";

@@ -10,7 +10,7 @@ const LIVE_MS = 1000;
 // What a second of a live tail may cost the broker, with conditions.
 const LIVE_SCAN_BYTES = 4 * 1024 * 1024;
 const BACK_OFF_MS = 15_000;
-// A search goes on by itself for so many questions; then somebody has to say so.
+// A search continues by itself for so many requests, and then waits for a click.
 const SEARCHES_MAX = 40;
 
 export const idOf = (row) => `${row.topic}/${row.partition}/${row.offset}`;
@@ -88,8 +88,8 @@ function useLive(query, active, resting, round) {
   return state;
 }
 
-// A page of what is kept, and the next one when it is asked for. With conditions it goes on looking
-// until the page is full, and can be stopped.
+// A page of the stored messages, and the next one on request. With conditions it searches until the
+// page is full, and can be stopped.
 function useKept(query, active, round) {
   const [state, setState] = useState(NOTHING);
   const latest = useRef(NOTHING);

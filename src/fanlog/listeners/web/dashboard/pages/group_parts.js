@@ -1,4 +1,4 @@
-// What the pages of groups and queues have in common: how lag is told, the table of partitions, and
+// What the pages of groups and queues have in common: how lag is written, the table of partitions, and
 // the dialogs that reset and delete.
 
 import { Badge, Button, confirmTyped, Dialog, html, Link, openDialog, Pager, Problem, Search, Table, toast, Toggle } from "/dashboard/core/ui.js";
@@ -119,7 +119,7 @@ export function Partitions({ name, queue }) {
   </div>`;
 }
 
-const place = {
+const partition = {
   key: "topic",
   label: "Partition",
   sort: true,
@@ -140,7 +140,7 @@ const end = { key: "end_offset", label: "End", sort: true, align: "right", hideO
 const age = (label) => ({ key: "age", label, align: "right", cell: (row) => html`<${Age} row=${row} />` });
 
 const GROUP_PARTITIONS = [
-  place,
+  partition,
   committed("Committed"),
   end,
   { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.lag} kind=${lateText(row)} />` },
@@ -148,7 +148,7 @@ const GROUP_PARTITIONS = [
   { key: "member", label: "Read by", sort: true, cell: (row) => (row.member ? html`<code>${row.member}</code>` : html`<span class="faint">nobody</span>`) },
 ];
 const QUEUE_PARTITIONS = [
-  place,
+  partition,
   committed("Done up to"),
   end,
   { key: "waiting", label: "Waiting", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.waiting} />` },

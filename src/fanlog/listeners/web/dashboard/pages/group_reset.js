@@ -1,5 +1,5 @@
-// The dialog that moves a group or queue to another place. It shows what would happen, and only
-// then does it.
+// The dialog that moves a group or queue to another position. It shows what would happen before it
+// does it.
 
 import { Button, Dialog, Field, html, openDialog, Select, Table, toast, useState } from "/dashboard/core/ui.js";
 import { api } from "/dashboard/core/api.js";
@@ -137,7 +137,7 @@ function Plan({ steps, queue }) {
         ${skipped ? ` ${fmt.plural(skipped, noun)} would be skipped.` : ""}
         ${!again && !skipped && !fresh ? " It is there already." : ""}
         ${fresh ? ` ${fmt.plural(fresh, "partition")} had no position before.` : ""}
-        ${queue ? " What is before the new place counts as done; failed attempts are forgotten." : ""}
+        ${queue ? " What is before the new position counts as done; failed attempts are forgotten." : ""}
       </p>
     </div>
     <${Table} caption="What would change" columns=${PLAN} rows=${steps.slice(0, shown)} id=${(step) => `${step.topic}/${step.partition}`} />

@@ -22,7 +22,7 @@ const STATES = {
 const SEVERITIES = { bad: ["bad", "Urgent"], warn: ["warn", "Warning"], info: ["info", "Note"] };
 
 // Where a finding can be fixed, and what the link there says.
-const PLACES = {
+const LINKS = {
   topic: (name) => [route`/topics/${name}`, `Open ${name}`],
   group: (name) => [route`/groups/${name}`, `Open ${name}`],
   queue: (name) => [route`/queues/${name}`, `Open ${name}`],
@@ -95,11 +95,11 @@ function Attention({ data }) {
 
 function Finding({ one }) {
   const [kind, word] = SEVERITIES[one.severity] ?? ["quiet", one.severity];
-  const place = PLACES[one.link]?.(one.about, one.target);
+  const link = LINKS[one.link]?.(one.about, one.target);
   return html`<li class=${`finding ${kind}`}>
     <${Badge} kind=${kind} icon=${kind === "info" ? "info" : undefined}>${word}<//>
     <span class="text">${one.text}</span>
-    ${place && html`<${Link} to=${place[0]} params=${place[2]} class="where">${place[1]}<//>`}
+    ${link && html`<${Link} to=${link[0]} params=${link[2]} class="where">${link[1]}<//>`}
   </li>`;
 }
 

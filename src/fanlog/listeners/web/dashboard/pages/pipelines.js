@@ -83,7 +83,7 @@ export default function PipelinesPage() {
 
 function NoneYet() {
   return html`<${Card}><${Empty} title="No pipelines yet">
-    <p>Ready-made Spark pipelines archive topics to a lake, replay them, clean, join and sum them up. See what there is, and run one:</p>
+    <p>Ready-made Spark pipelines archive topics to a lake, replay them, clean, join and sum them up. List them, and run one:</p>
     <${Code} label="Copy the commands">${"fanlog pipeline list\nfanlog pipeline run archive --option topics=orders --option lake=lake"}<//>
     <p>A query of your own shows up here when its source has a group:</p>
     <${Code} label="Copy the code">${'spark.readStream.format("fanlog").option("topics", "orders").option("group", "pipeline.mine").load()'}<//>

@@ -40,7 +40,7 @@ export default function SecurityPage() {
 function Open() {
   return html`<${Page} title="Security">
     <${Empty} title="This broker asks for no logins">
-      <p>Everybody who reaches a port may do everything, so it listens on this machine only, unless it was told otherwise.</p>
+      <p>Everybody who reaches a port may do everything, so it listens on this machine only, unless its settings say otherwise.</p>
       <p>To turn logins on: <code>fanlog init</code> makes a configuration with an admin key; or set <code>security.auth = true</code> and <code>security.admin_key_file</code> in the file, and start it again.</p>
     <//>
     <${Card} title="Roles, once logins are on"><${RoleTable} /><//>
@@ -157,7 +157,7 @@ const userColumns = (reload) => [
     </div>` },
 ];
 
-async function told(work) {
+async function shownIfRefused(work) {
   try {
     await work();
   } catch (fault) {
@@ -167,7 +167,7 @@ async function told(work) {
 
 async function revoke(row, reload) {
   if (!(await confirmTyped({ title: "Revoke a key", text: "Its connections are closed at once, and nobody gets in with it again. It can't be undone.", name: row.name, action: "Revoke" }))) return;
-  await told(async () => {
+  await shownIfRefused(async () => {
     await api.delete(api.path`/v1/keys/${row.name}`);
     toast(`Revoked the key ${row.name}.`);
     reload();
@@ -176,7 +176,7 @@ async function revoke(row, reload) {
 
 async function remove(row, reload) {
   if (!(await confirmTyped({ title: "Delete a user", text: "Its connections and sessions end at once. It can't be undone.", name: row.name, action: "Delete" }))) return;
-  await told(async () => {
+  await shownIfRefused(async () => {
     await api.delete(api.path`/v1/users/${row.name}`);
     toast(`Deleted the user ${row.name}.`);
     reload();
@@ -186,7 +186,7 @@ async function remove(row, reload) {
 async function disable(row, reload) {
   const off = !row.disabled;
   if (off && !(await confirm({ title: `Disable ${row.name}?`, text: "Its connections and sessions end at once, and nobody logs in with it until it is enabled again.", action: "Disable", danger: true }))) return;
-  await told(() => switchUser(row, off, reload));
+  await shownIfRefused(() => switchUser(row, off, reload));
 }
 
 // Roles

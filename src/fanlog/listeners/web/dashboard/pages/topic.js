@@ -100,7 +100,7 @@ function Trouble({ topic }) {
     </div>`}
   ${topic.damaged.length > 0 &&
   html`<div class="notice warn">
-    <strong>Messages were lost to damage on disk.</strong> Readers are told of the gap. The damaged bytes are kept aside; a backup may have the messages.
+    <strong>Messages were lost to damage on disk.</strong> Readers get a gap event. The damaged bytes are kept aside; a backup may have the messages.
     <${Table}
       caption="Damage"
       columns=${[
@@ -143,7 +143,7 @@ function Overview({ topic, mayRead }) {
 
 const PREVIEWS = [
   { key: "time", label: "Time", cell: (row) => html`<span class="nowrap"><${Ago} time=${row.time} /></span>` },
-  { key: "place", label: "Partition, offset", align: "right", hideOnPhone: true, cell: (row) => html`<${Link} to="/explorer" params=${{ topic: row.topic, partition: row.partition, offset: row.offset }}>${row.partition}, ${fmt.count(row.offset)}<//>` },
+  { key: "position", label: "Partition, offset", align: "right", hideOnPhone: true, cell: (row) => html`<${Link} to="/explorer" params=${{ topic: row.topic, partition: row.partition, offset: row.offset }}>${row.partition}, ${fmt.count(row.offset)}<//>` },
   { key: "key", label: "Key", hideOnPhone: true, cell: (row) => (row.key !== undefined && row.key !== null ? html`<code>${row.key}</code>` : html`<span class="faint">${row.key_base64 ? "binary" : "none"}</span>`) },
   { key: "value", label: "Value", cell: (row) => html`<${Value} row=${row} />` },
 ];

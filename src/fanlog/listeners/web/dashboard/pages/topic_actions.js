@@ -109,7 +109,7 @@ const WAYS = [
   ["everything", "Everything"],
 ];
 
-// What to delete, as the broker takes it; null while it can't be told.
+// What to delete, as the broker takes it; null while it is not known.
 function truncation(way, age, time, offset, partition) {
   if (way === "everything") return { before: "latest" };
   if (way === "age") return /^\d+(\.\d+)?\s*(ms|s|m|h|d|w)$/i.test(age.trim()) ? { before: age.trim().replace(/\s+/, "") } : null;

@@ -74,7 +74,7 @@ const READERS = [
 const POLICIES = {
   "catch-up": html`<span title="Reads what it missed from disk">catches up</span>`,
   skip: html`<span title="Jumps to the newest message, and gets a gap for the missed ones">skips</span>`,
-  disconnect: html`<span title="Is disconnected, and told why">is disconnected</span>`,
+  disconnect: html`<span title="Is disconnected with the reason">is disconnected</span>`,
 };
 
 export function Readers(props) {

@@ -79,7 +79,7 @@ export default function TopicsPage() {
   const descending = order === "down";
   const params = { search, sort, descending, offset: Number(offset) || 0, limit: LIMIT, internal: internal === "true" || undefined };
   const { data, error, loading, stale, reload } = usePoll("/v1/topic-list", params, EVERY_MS);
-  // Who may manage only some topics is told by the broker when a name is given.
+  // The broker refuses a name if this user may manage only other topics.
   const mayCreate = session.admin || !session.auth || !["viewer", "observer"].includes(session.role);
   const create = () => createTopic({ admin: session.admin, auth: session.auth, defaults: data?.defaults });
 

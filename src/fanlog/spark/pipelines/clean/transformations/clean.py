@@ -79,7 +79,7 @@ def header(name: str, value: Column) -> Column:
 def dead_letters() -> DataFrame:
     """Bad rows as they came, with what a dead letter says beside it."""
     bad = checked("bad").where("reason is not null")
-    place = f.concat_ws("/", "topic", "partition", "offset", f.lit("clean"))
+    key = f.concat_ws("/", "topic", "partition", "offset", f.lit("clean"))
     said = f.array(
         header("topic", f.col("topic")),
         header("partition", f.col("partition").cast("string")),
@@ -93,7 +93,7 @@ def dead_letters() -> DataFrame:
     no_value = f.when(f.col("value").isNull(), f.array(header("null", f.lit("1"))))
     none = f.array().cast(HEADERS)
     return bad.select(
-        place.alias("key"),
+        key.alias("key"),
         f.coalesce("value", f.lit("").cast("binary")).alias("value"),
         "event_time",
         f.concat(

@@ -1,4 +1,4 @@
-"""For whom a primary waits, and how far that has committed.
+"""Which followers a primary waits for, and up to which position the stream is committed.
 
 Law: the set that it waits for contains etcd's in-sync set, whatever becomes of a swap that is under
 way. So a follower that joins is waited for from before its swap, and one that leaves until after.

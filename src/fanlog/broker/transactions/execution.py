@@ -66,7 +66,7 @@ _CHECKPOINT_COUNT = 1000
 _CHECKPOINT_BYTES = 8 * MIB
 
 
-class TransactionCommits:
+class TransactionExecution:
     def __init__(
         self,
         broker: TransactionPorts,
@@ -250,7 +250,7 @@ class TransactionCommits:
             )
             for name, positions in commit.intent.positions
         ]
-        durable.commit([*wanted, (commit.mark, MARK)])
+        durable.commit_positions([*wanted, (commit.mark, MARK)])
         commit.positioned = True
 
     def _still_counts(self, commit: TransactionCommit, name: str, position: Position) -> bool:
@@ -310,7 +310,7 @@ class TransactionCommits:
         self._resume(commit)
 
     def _hold_up(self, commit: TransactionCommit, fault: FanlogError) -> None:
-        """It can't go on now: it is tried again with every tick, or after a restart."""
+        """It can't continue now: every tick tries again, and so does a restart."""
         if commit.fault is None:
             logger.error(
                 "the committed transaction %r is not stored yet: %s", commit.intent.id, fault
@@ -402,7 +402,7 @@ class TransactionCommits:
             synced(None)
 
     def _put_off(self, commits: list[TransactionCommit], fault: FanlogError) -> None:
-        logger.warning("committed transactions are put among the known ones later: %s", fault)
+        logger.warning("the ids of committed transactions are noted later: %s", fault)
         self._checkpointing = False
         self._stored += commits
 
@@ -434,7 +434,7 @@ class TransactionCommits:
             self._broker.durable.forget(*self._marks)
             self._marks = []
         except FanlogError as fault:
-            logger.warning("marks of transactions are taken back later: %s", fault)
+            logger.warning("marks of transactions are removed later: %s", fault)
 
 
 def _is_final(fault: FanlogError | None) -> bool:

@@ -1,27 +1,64 @@
-"""Which message a handler gets next, and how far each partition is done. No I/O and no clock.
+"""Which message a handler gets next, what follows a failure, and how far each partition is done. No
+I/O and no clock.
 
-A **line** is a sequence that must be handled in order: a partition, or a key of one. Of each line
-one message is in hand at a time, and one that failed holds up its own line only. Law: the position
-of a partition is behind what is done without a gap, and only of what is read now: a message that
-was in hand when its partition was lost counts for nothing."""
+A **line** is a sequence that must be handled in order: a partition, or a key of one. One message of
+each line is in hand at a time, and a failed one holds up its own line only. Law: all messages
+before the position of a partition are done. A message that was in hand when its partition was lost
+does not count."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from enum import Enum, auto
 from typing import Literal
 
+from fanlog.client.core.member_progress import MemberProgress
 from fanlog.client.core.reached import Reached, reached
-from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
 from fanlog.model import TopicPartition
 
 Order = Literal["partition", "key"]
+OnFailure = Literal["dead-letter", "skip", "stop"]
 LineName = tuple[TopicPartition, Hashable]
 
-# With order by key: messages of a partition that are looked at, so that a key that waits does not
+# With order by key: how many messages of a partition are searched, so that a waiting key does not
 # hold up others. All of them may be done again after a crash.
 _AHEAD_BY_KEY = 1000
+
+
+class FailureStep(Enum):
+    """What follows when a handler has failed with a message."""
+
+    RETRY = auto()
+    # Its offset is not committed, and the handlers stop.
+    STOP = auto()
+    SKIP = auto()
+    # It is a dead letter already, so it is skipped and not moved again.
+    LEAVE = auto()
+    DEAD_LETTER = auto()
+
+
+def after_failure(
+    failures: int, attempts_max: int | None, on_failure: OnFailure, *, is_dead_letter: bool
+) -> FailureStep:
+    """The step after a message has failed so many times. A pattern may match a dead-letter topic: a
+    dead letter that fails must not become another one.
+
+    >>> after_failure(4, 5, "dead-letter", is_dead_letter=False).name
+    'RETRY'
+    >>> after_failure(5, 5, "dead-letter", is_dead_letter=False).name
+    'DEAD_LETTER'
+    """
+    if attempts_max is None or failures < attempts_max:
+        return FailureStep.RETRY
+    match on_failure:
+        case "stop":
+            return FailureStep.STOP
+        case "skip":
+            return FailureStep.SKIP
+        case "dead-letter":
+            return FailureStep.LEAVE if is_dead_letter else FailureStep.DEAD_LETTER
 
 
 class Parcel:
@@ -44,7 +81,7 @@ class Parcel:
             self.done()
 
     def drop(self, count: int) -> None:
-        """So many of its messages will not be handled."""
+        """This number of its messages will not be handled."""
         if self.left > 0:
             self.left = max(0, self.left - count)
             if self.left == 0:
@@ -52,7 +89,7 @@ class Parcel:
 
 
 class MessageToHandle:
-    """A message to be handled. `reason` is set once it is to become a dead letter."""
+    """A message to be handled. `reason` is set when the message has to become a dead letter."""
 
     __slots__ = ("failures", "finished", "line", "message", "parcel", "reason", "track")
 
@@ -66,13 +103,13 @@ class MessageToHandle:
         self.reason = ""
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return self.line[0]
 
 
 class Track:
-    """A partition as it is read now: `end` is behind all that was begun of it, `unfinished` is
-    what is not done, or not known to be, in the order of the log."""
+    """A partition as it is read now: `end` is the position after all begun messages. `unfinished`
+    has those that are not done, or not known to be, in the order of the log."""
 
     __slots__ = ("_feeding", "_parcel", "closed", "end", "parcels", "unfinished")
 
@@ -156,7 +193,7 @@ class _Line:
 
 
 class Desk(MemberProgress):
-    """What lies between a member of a group and its handlers."""
+    """The messages between a member of a group and its handlers."""
 
     def __init__(self, order: Order) -> None:
         super().__init__()
@@ -170,25 +207,25 @@ class Desk(MemberProgress):
 
     # What comes
 
-    def put(self, place: TopicPartition, parcel: Parcel) -> None:
+    def put(self, tp: TopicPartition, parcel: Parcel) -> None:
         """A batch has come of a partition that is read."""
-        track = self._tracks.get(place)
+        track = self._tracks.get(tp)
         if track is None:
             parcel.done()
             return
         track.parcels.append(parcel)
-        self._fill(place, track)
+        self._fill(tp, track)
 
-    def _fill(self, place: TopicPartition, track: Track) -> None:
+    def _fill(self, tp: TopicPartition, track: Track) -> None:
         while len(track.unfinished) < self._ahead:
             found = track.next()
             if found is None:
                 return
             message, parcel = found
-            name: LineName = (place, None)
+            name: LineName = (tp, None)
             if self._by_key:
                 # Messages without a key have no order among each other.
-                name = (place, message.offset if (key := message.key) is None else key)
+                name = (tp, message.offset if (key := message.key) is None else key)
             entry = MessageToHandle(track, name, message, parcel)
             track.unfinished.append(entry)
             line = self._lines.get(name)
@@ -215,7 +252,7 @@ class Desk(MemberProgress):
             line.queued = False
             if line.entries:
                 entry = line.entry = line.entries.popleft()
-                self._in_hand[entry.place] = self._in_hand.get(entry.place, 0) + 1
+                self._in_hand[entry.tp] = self._in_hand.get(entry.tp, 0) + 1
                 return entry
             self._rouse(name, line)
         return None
@@ -227,8 +264,8 @@ class Desk(MemberProgress):
         self._put_down(entry)
 
     def postpone(self, entry: MessageToHandle) -> bool:
-        """The message in hand failed, and its line waits for it. Whether it is tried again: one of
-        a partition that is let go, or is gone, is not."""
+        """The message in hand failed, and its line waits for it. Whether it is tried again. It is
+        not if its partition is being released, or is gone."""
         line = self._put_down(entry, rouse=False)
         if not self.is_open(entry):
             entry.parcel.one_less()
@@ -252,59 +289,59 @@ class Desk(MemberProgress):
 
     def is_open(self, entry: MessageToHandle) -> bool:
         """Whether more of its partition is handled."""
-        return self._tracks.get(entry.place) is entry.track and not entry.track.closed
+        return self._tracks.get(entry.tp) is entry.track and not entry.track.closed
 
     def _put_down(self, entry: MessageToHandle, *, rouse: bool = True) -> _Line:
         line = self._lines[entry.line]
         line.entry = None
-        left = self._in_hand[entry.place] - 1
+        left = self._in_hand[entry.tp] - 1
         if left:
-            self._in_hand[entry.place] = left
+            self._in_hand[entry.tp] = left
         else:
-            del self._in_hand[entry.place]
-        track = self._tracks.get(entry.place)
+            del self._in_hand[entry.tp]
+        track = self._tracks.get(entry.tp)
         if track is not None:
             _ = track.position
-            self._fill(entry.place, track)
+            self._fill(entry.tp, track)
         if rouse:
             self._rouse(entry.line, line)
         return line
 
     # What becomes of partitions
 
-    def begin(self, place: TopicPartition, start: Reached) -> None:
-        track = self._tracks.get(place)
-        if place in self._parted and track is not None and not track.closed:
-            self._parted.discard(place)
-            self._clear_lines(place, start.offset)
+    def begin(self, tp: TopicPartition, start: Reached) -> None:
+        track = self._tracks.get(tp)
+        if tp in self._parted and track is not None and not track.closed:
+            self._parted.discard(tp)
+            self._clear_lines(tp, start.offset)
             track.cut_at(start)
             return
-        self.forget(place)
-        self._tracks[place] = Track(start)
+        self.forget(tp)
+        self._tracks[tp] = Track(start)
 
-    def cut(self, place: TopicPartition) -> None:
+    def cut(self, tp: TopicPartition) -> None:
         """Begins and repeats no more messages; those in hand still count."""
-        track = self._tracks.get(place)
+        track = self._tracks.get(tp)
         if track is not None:
             track.closed = True
             track.drop_begun()
             track.drop_parcels()
-            self._clear_lines(place, 0)
+            self._clear_lines(tp, 0)
 
-    def forget(self, place: TopicPartition) -> None:
-        self.cut(place)
-        self._parted.discard(place)
-        self._tracks.pop(place, None)
+    def forget(self, tp: TopicPartition) -> None:
+        self.cut(tp)
+        self._parted.discard(tp)
+        self._tracks.pop(tp, None)
 
     drop_hand = forget
 
-    def disown_hand(self, place: TopicPartition) -> None:
-        self._parted.add(place)
+    def disown_hand(self, tp: TopicPartition) -> None:
+        self._parted.add(tp)
 
-    def _clear_lines(self, place: TopicPartition, first: int) -> None:
+    def _clear_lines(self, tp: TopicPartition, first: int) -> None:
         """Nothing that waits in lines of this partition, from an offset on, is handled."""
         for name, line in list(self._lines.items()):
-            if name[0] != place or not line.entries:
+            if name[0] != tp or not line.entries:
                 continue
             kept = [entry for entry in line.entries if entry.message.offset < first]
             for entry in list(line.entries)[len(kept) :]:
@@ -314,27 +351,27 @@ class Desk(MemberProgress):
             self._rouse(name, line)
 
     def cut_all(self) -> None:
-        for place in list(self._tracks):
-            self.cut(place)
+        for tp in list(self._tracks):
+            self.cut(tp)
 
     # How far it is
 
-    def has(self, place: TopicPartition) -> bool:
-        return place in self._tracks
+    def has(self, tp: TopicPartition) -> bool:
+        return tp in self._tracks
 
-    def holds(self, place: TopicPartition) -> bool:
-        return place in self._in_hand
+    def holds(self, tp: TopicPartition) -> bool:
+        return tp in self._in_hand
 
-    def given(self, place: TopicPartition) -> int | None:
-        track = self._tracks.get(place)
+    def given(self, tp: TopicPartition) -> int | None:
+        track = self._tracks.get(tp)
         return None if track is None else track.end.offset
 
     def done(self, current: Message | None) -> dict[TopicPartition, Reached]:
-        return {place: track.position for place, track in self._tracks.items()}
+        return {tp: track.position for tp, track in self._tracks.items()}
 
-    def is_drained(self, place: TopicPartition) -> bool:
+    def is_drained(self, tp: TopicPartition) -> bool:
         """Whether all that has come of a partition was begun."""
-        track = self._tracks.get(place)
+        track = self._tracks.get(tp)
         return track is None or (not track.parcels and len(track.unfinished) < self._ahead)
 
     # Room for others
@@ -342,13 +379,13 @@ class Desk(MemberProgress):
     def hoarding(self) -> TopicPartition | None:
         """The partition with the most messages that were not begun."""
         most, found = 0, None
-        for place, track in self._tracks.items():
+        for tp, track in self._tracks.items():
             size = sum(parcel.bytes for parcel in track.parcels)
             if size > most:
-                most, found = size, place
+                most, found = size, tp
         return found
 
-    def drop_waiting(self, place: TopicPartition) -> int | None:
+    def drop_waiting(self, tp: TopicPartition) -> int | None:
         """Drops messages of a partition that were not begun. Returns the first offset."""
-        track = self._tracks.get(place)
+        track = self._tracks.get(tp)
         return None if track is None else track.drop_parcels()

@@ -23,41 +23,41 @@ class MemberProgress:
         # The partition of what is in hand, if it was lost since.
         self.lost_hand: TopicPartition | None = None
 
-    def begin(self, place: TopicPartition, start: Reached) -> None:
-        self._done[place] = start
+    def begin(self, tp: TopicPartition, start: Reached) -> None:
+        self._done[tp] = start
 
-    def forget(self, place: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The partition is somebody else's, or was left: what is in hand of it counts no more."""
-        self._done.pop(place, None)
-        if self.holds(place):
-            self.lost_hand = place
-        self.drop_hand(place)
+        self._done.pop(tp, None)
+        if self.holds(tp):
+            self.lost_hand = tp
+        self.drop_hand(tp)
 
-    def drop_hand(self, place: TopicPartition) -> None:
-        if self.holds(place):
-            self.cut(place)
+    def drop_hand(self, tp: TopicPartition) -> None:
+        if self.holds(tp):
+            self.cut(tp)
             self._batch = self._run = None
 
-    def disown_hand(self, place: TopicPartition) -> None:
+    def disown_hand(self, tp: TopicPartition) -> None:
         """What is in hand of a partition is worked on to its end, and does not count."""
-        if self.holds(place):
+        if self.holds(tp):
             self._batch = None
 
-    def has(self, place: TopicPartition) -> bool:
-        return place in self._done
+    def has(self, tp: TopicPartition) -> bool:
+        return tp in self._done
 
-    def given(self, place: TopicPartition) -> int | None:
+    def given(self, tp: TopicPartition) -> int | None:
         """Up to where the application was given a partition, what is in hand included."""
         batch = self._batch
-        if batch is not None and self.holds(place) and place in self._done:
+        if batch is not None and self.holds(tp) and tp in self._done:
             return batch.next_offset
-        done = self._done.get(place)
+        done = self._done.get(tp)
         return None if done is None else done.offset
 
-    def holds(self, place: TopicPartition) -> bool:
+    def holds(self, tp: TopicPartition) -> bool:
         """Whether the application has something of this partition in hand."""
         batch = self._batch
-        return batch is not None and (batch.topic, batch.partition) == place
+        return batch is not None and (batch.topic, batch.partition) == tp
 
     # What the application does
 
@@ -90,9 +90,9 @@ class MemberProgress:
         self.cut(TopicPartition(batch.topic, batch.partition))
         return batch.from_record(batch.first + len(batch) - left)
 
-    def cut(self, place: TopicPartition) -> None:
+    def cut(self, tp: TopicPartition) -> None:
         """Gives nothing more of a batch that was begun."""
-        if self.holds(place) and self._run is not None:
+        if self.holds(tp) and self._run is not None:
             # The iterating caller has this same iterator: when it is emptied, the iteration ends
             # too.
             deque(self._run, maxlen=0)
@@ -107,9 +107,9 @@ class MemberProgress:
         if self._run is None:
             # All of it, and kept short: of those who take batches each comes by here.
             held = batch.batch
-            place = TopicPartition(held.topic_name, held.header.partition)
-            if place in self._done:
-                self._done[place] = reached(held, held.next_offset)
+            tp = TopicPartition(held.topic_name, held.header.partition)
+            if tp in self._done:
+                self._done[tp] = reached(held, held.next_offset)
             self._batch = None
             return
         after = self._after_hand(current)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def describe_queue(broker: QueuePorts, queue: Queue, now_us: int) -> GroupInfo:
-    parts = sorted(queue.partitions.values(), key=lambda part: _place(part.partition))
+    parts = sorted(queue.partitions.values(), key=lambda part: _topic_partition(part.partition))
     partitions = [
         await _describe_partition(broker, part, now_us) async for part in broker.slices.each(parts)
     ]
@@ -91,7 +91,9 @@ def _urgent(part: QueuePartition) -> dict[int, int]:
 async def plan_queue_reset(broker: QueuePorts, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
     worked. An offset outside of a log becomes the end that is nearer."""
-    floors = {_place(part.partition): part.jobs.floor for part in queue.partitions.values()}
+    floors = {
+        _topic_partition(part.partition): part.jobs.floor for part in queue.partitions.values()
+    }
     if wanted.topic:
         partitions = list(broker.catalog.get(check_not_internal(wanted.topic)).partitions)
     else:
@@ -106,12 +108,14 @@ async def plan_queue_reset(broker: QueuePorts, queue: Queue, wanted: ResetGroup)
             )
         partitions = [p for p in partitions if p.index in wanted.partitions]
     steps: list[ResetStep] = []
-    async for partition in broker.slices.each(sorted(partitions, key=_place)):
+    async for partition in broker.slices.each(sorted(partitions, key=_topic_partition)):
         offset = await broker.reading.find_offset(partition, wanted.start)
         after = min(max(offset, partition.log.start_offset), partition.visible_end)
-        steps.append(ResetStep(*_place(partition), floors.get(_place(partition)), after))
+        steps.append(
+            ResetStep(*_topic_partition(partition), floors.get(_topic_partition(partition)), after)
+        )
     return steps
 
 
-def _place(partition: Partition) -> tuple[str, int]:
+def _topic_partition(partition: Partition) -> tuple[str, int]:
     return partition.topic.name, partition.index

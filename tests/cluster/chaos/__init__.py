@@ -1,0 +1,1 @@
+"""A cluster that is treated badly: `python -m tests.cluster.chaos --help`."""
