@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -443,6 +445,37 @@ def test_acks_that_cannot_be_written_are_not_answered_and_do_not_count(
         assert described(on).lag == 3
         assert ann.ack(jobs) == []
         assert described(on).lag == 0
+
+
+def test_leases_are_extended_while_an_ack_waits_for_the_disk(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chaos found jobs that came again and again: their leases ran out behind the ack of another
+    job, which waited for the replicas."""
+    with stage(data) as on:
+        publish(on, 2)
+        ann = hire(on, visibility_seconds=5)
+        first, second = ann.jobs()
+        written: list[Callable[[], None]] = []
+        with monkeypatch.context() as slow:
+            write = on.core.queues.write
+            slow.setattr(
+                on.core.queues,
+                "write",
+                lambda entries, done: written.append(partial(write, entries, done)),
+            )
+            acked = ann.say(OutcomeKind.ACK, [first])
+            for _ in range(5):
+                later(on, 4)
+                assert ann.settle(OutcomeKind.EXTEND, [second]) == []
+            assert acked == []
+            assert ann.jobs() == []
+        (now,) = written
+        now()
+        on.run()
+        assert acked == [Settled(())]
+        assert ann.ack([second]) == []
+        assert ann.jobs() == []
 
 
 # Dead letters

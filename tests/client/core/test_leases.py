@@ -47,21 +47,9 @@ def test_an_outcome_is_also_of_neighbours_that_compaction_has_removed(
     assert lease_of(batch, first, next).extent(offset) == extent
 
 
-@pytest.mark.parametrize(
-    ("first", "next", "left"),
-    [
-        (11, 12, [(10, 11), (12, 14)]),
-        (0, 12, [(12, 14)]),
-        (12, 99, [(10, 12)]),
-        (0, 99, []),
-    ],
-)
-def test_what_is_left_of_a_lease_without_some_jobs_is_leases_of_their_own(
-    first: int, next: int, left: list[tuple[int, int]]
-) -> None:
-    parts = lease_of(DENSE, 10, 14).without(first, next)
-    assert [(part.first, part.next) for part in parts] == left
-    assert [part.left for part in parts] == [end - begin for begin, end in left]
+def test_a_part_of_a_lease_is_a_lease_of_its_own() -> None:
+    part = lease_of(DENSE, 10, 14).part(12, 14)
+    assert (part.first, part.next, part.left) == (12, 14, 2)
 
 
 def test_a_lease_is_held_until_all_jobs_have_their_outcome_or_are_dropped() -> None:

@@ -156,8 +156,49 @@ def test_jobs_whose_lease_ran_out_while_their_ack_was_on_its_way_are_not_done_ag
     (settle,) = turn.settles()
     # The broker heard nothing for a while, and gives both jobs to the same worker once more.
     core.leased(Lease(3, 0, 2, 0, 0, 2, fresh=False))
-    core.settled(turn, settle, msgspec.msgpack.encode(messages.Settled(())), host.welcome)
+    # What else was said in the same frame may have come too late.
+    extended = messages.JobOutcome(3, 0, OutcomeKind.EXTEND, 0, 1)
+    answer = msgspec.msgpack.encode(messages.Settled((extended,)))
+    core.settled(turn, settle, answer, host.welcome)
     assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_jobs_whose_ack_came_late_are_done_and_not_done_again(*, again: bool) -> None:
+    core, host = working()
+    hand_out(core, 0, 2, fresh=True)
+    (lease,) = taken(core)
+    turn = core.report(lease, OutcomeKind.ACK, 0, 1)
+    (settle,) = turn.settles()
+    core.leased(Lease(3, 0, 2, 0, 0, 2, fresh=False))
+    answer = msgspec.msgpack.encode(messages.Settled(settle.outcomes))
+    core.settled(turn, settle, answer, greeting(1) if again else host.welcome)
+    assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
+
+
+def test_a_late_ack_from_before_a_restart_drops_no_job_that_has_its_offset_now() -> None:
+    core, host = working()
+    hand_out(core, 0, 3, fresh=True)
+    (lease,) = taken(core)
+    turn = core.report(lease, OutcomeKind.ACK, 0, 3)
+    (settle,) = turn.settles()
+    before, host.welcome = host.welcome, greeting(2)
+    core.resuming()
+    hand_out(core, 0, 4, fresh=True)
+    # A crash has taken the end of the log.
+    late = messages.JobOutcome(3, 0, OutcomeKind.ACK, 1, 3)
+    core.settled(turn, settle, msgspec.msgpack.encode(messages.Settled((late,))), before)
+    assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 4)]
+
+
+def test_a_job_whose_lease_ran_out_before_it_was_taken_waits_once() -> None:
+    core, _ = working()
+    hand_out(core, 0, 3, fresh=True)
+    core.leased(Lease(3, 0, 2, 0, 1, 2, fresh=False))
+    core.leased(Lease(3, 0, 3, 0, 1, 2, fresh=False))
+    found = [(lease.first, lease.next, lease.deliveries) for lease in core.waiting()]
+    assert found == [(0, 1, 1), (2, 3, 1), (1, 2, 3)]
+    assert len(list(core.held.ranges())) == 3
 
 
 def test_all_jobs_in_hand_are_extended_in_their_epochs() -> None:

@@ -11,8 +11,9 @@ from fanlog.broker.queues.dead_letters import DeadJobs, DeadLetterWriter
 from fanlog.broker.queues.ledger import QueueLedger
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.queue_partition import QueuePartition
-from fanlog.broker.queues.spans import JobSpan, OffsetRange
+from fanlog.broker.queues.spans import JobSpan
 from fanlog.errors import FanlogError, UnavailableError
+from fanlog.format.offset_ranges import OffsetRange
 from fanlog.model import Durability
 
 logger = logging.getLogger("fanlog.broker")

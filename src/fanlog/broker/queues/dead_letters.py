@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.messages.topics import BrokerTopic, Partition
-from fanlog.broker.queues.spans import OffsetRange
 from fanlog.errors import (
     DamagedError,
     FanlogError,
@@ -28,6 +27,7 @@ from fanlog.format.dead_letters import (
 )
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.format.header import read_header
+from fanlog.format.offset_ranges import OffsetRange
 from fanlog.log.group_commit import Done
 from fanlog.model import MIB
 

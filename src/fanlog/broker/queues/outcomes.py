@@ -11,11 +11,12 @@ from fanlog.broker.messages.topics import Partition
 from fanlog.broker.queues.jobs import JobFailure, Jobs, RetryTime
 from fanlog.broker.queues.queue import Queue, QueueWorker
 from fanlog.broker.queues.queue_partition import QueuePartition
-from fanlog.broker.queues.spans import JobSpan, OffsetRange
+from fanlog.broker.queues.spans import JobSpan
 from fanlog.broker.state.ledger import Done, Entry
 from fanlog.errors import FanlogError
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
+from fanlog.format.offset_ranges import OffsetRange, range_without
 from fanlog.model import Durability
 
 SettleAnswer = Callable[[Settled | FanlogError], None]
@@ -104,10 +105,14 @@ class Outcomes:
         """Takes a worker's outcomes. It has room for further jobs at once."""
         request = _Request(worker, settle, answer)
         self._mark(request, _settle)
-        self._requests.append(request)
+        self._extend(request)
         worker.doubted = False
-        # First, so that what is handed out now is not what it says something about.
-        self._schedule()
+        if all(outcome.verb == OutcomeKind.EXTEND for outcome in settle.outcomes):
+            answer(Settled(tuple(request.late)))
+        else:
+            self._requests.append(request)
+            # First, so that what is handed out now is not what it says something about.
+            self._schedule()
         worker.queue.enlist_freed()
         worker.queue.enlist(worker)
 
@@ -170,12 +175,30 @@ class Outcomes:
             next = min(outcome.next, self._limit(request, part), self._end(request, part))
             mark(part.jobs, outcome.first, next, worker)
 
+    def _extend(self, request: _Request) -> None:
+        """Extends leases at once: they must not run out because the disk or a replica is slow."""
+        worker = request.worker
+        now_us = self._host.monotonic_us()
+        for outcome in request.settle.outcomes:
+            if outcome.verb != OutcomeKind.EXTEND:
+                continue
+            part = self._queue_partition(request, outcome)
+            if part is None:
+                request.late.append(outcome)
+                continue
+            next = min(outcome.next, self._limit(request, part))
+            until_us = now_us + _lease_us(worker.queue, outcome)
+            late = part.jobs.extend(worker.id, outcome.first, next, until_us)
+            _came_late(request, outcome, late, next)
+            worker.queue.stir(part)
+
     def _take_effect(self, requests: list[_Request], now_us: int) -> None:
         queues: dict[Queue, None] = {}
         for request in requests:
             queues[request.worker.queue] = None
             for outcome in request.settle.outcomes:
-                self._apply(request, outcome, now_us)
+                if outcome.verb != OutcomeKind.EXTEND:
+                    self._apply(request, outcome, now_us)
         for queue in queues:
             queue.enlist_freed()
         for request in requests:
@@ -215,7 +238,7 @@ class Outcomes:
                 continue
             if outcome.verb == OutcomeKind.ACK:
                 # A late ack must not undo a dead letter that is on its way.
-                change.done += _without(first, next, [*jobs.dead(first, next), *change.dead])
+                change.done += range_without(first, next, [*jobs.dead(first, next), *change.dead])
                 continue
             held = [
                 (max(first, span.first), min(next, span.next), span.failures + 1)
@@ -278,31 +301,24 @@ class Outcomes:
                     reason=reason,
                     deliveries_max=queue.settings.max_deliveries,
                 )
-            case OutcomeKind.EXTEND:
-                late = jobs.extend(worker.id, first, next, now_us + _lease_us(queue, outcome))
             case OutcomeKind.REJECT:
                 dead, late = jobs.reject(worker.id, first, next, reason)
             case _:
                 late = [(first, next)]
-        if next < outcome.next:
-            late.append((next, outcome.next))
-        request.late += [
-            JobOutcome(outcome.number, outcome.partition, outcome.verb, *span) for span in late
-        ]
+        _came_late(request, outcome, late, next)
         if dead:
             request.pending += 1
             self._host.move(queue, part, dead, request.part_done)
         queue.stir(part)
 
 
-def _without(first: int, next: int, others: list[OffsetRange]) -> list[OffsetRange]:
-    """The parts of a range that are in none of the others."""
-    left: list[OffsetRange] = []
-    for other_first, other_next in sorted(others):
-        if first < min(other_first, next):
-            left.append((first, min(other_first, next)))
-        first = max(first, other_next)
-    return [*left, (first, next)] if first < next else left
+def _came_late(request: _Request, outcome: JobOutcome, late: list[OffsetRange], known: int) -> None:
+    """Notes the jobs that an outcome came too late for, and those from `known` on."""
+    if known < outcome.next:
+        late.append((known, outcome.next))
+    request.late += [
+        JobOutcome(outcome.number, outcome.partition, outcome.verb, *span) for span in late
+    ]
 
 
 def _settle(jobs: Jobs, first: int, next: int, worker: str) -> None:

@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.queues.jobs import Jobs
-from fanlog.broker.queues.spans import OffsetRange
 from fanlog.broker.queues.urgent_jobs import UrgentJobs
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
@@ -20,6 +19,7 @@ from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import SPARSE, BinaryColumn
 from fanlog.format.header import PRIORITY_MAX, BatchHeader
 from fanlog.format.keys import short_key
+from fanlog.format.offset_ranges import OffsetRange
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason
 

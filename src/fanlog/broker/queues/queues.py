@@ -38,7 +38,7 @@ from fanlog.broker.queues.rules import (
     start_of,
     takes_part,
 )
-from fanlog.broker.queues.spans import JobSpan, OffsetRange
+from fanlog.broker.queues.spans import JobSpan
 from fanlog.broker.queues.workers_by_name import WorkersByName
 from fanlog.broker.state.ledger import Done, Entry
 from fanlog.config import BrokerOptions
@@ -62,6 +62,7 @@ from fanlog.format.messages import (
     Settle,
     Work,
 )
+from fanlog.format.offset_ranges import OffsetRange
 from fanlog.log.partition import Block
 from fanlog.model import (
     GROUP_PREFIX,

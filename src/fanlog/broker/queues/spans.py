@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
-OffsetRange = tuple[int, int]
+from fanlog.format.offset_ranges import OffsetRange
 
 
 class JobState(IntEnum):

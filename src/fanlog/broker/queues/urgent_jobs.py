@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-from fanlog.broker.queues.spans import OffsetRange
 from fanlog.format.header import BATCH_BYTES_MIN, CODEC_BITS, PACKING_AT, BatchHeader, read_header
+from fanlog.format.offset_ranges import OffsetRange
 
 # The bytes that are read of a batch without a priority.
 _LENGTH = Struct("<I")

@@ -65,14 +65,10 @@ class LeaseInHand:
         is_last = i + 1 == len(offsets) or offsets[i + 1] >= self.next
         return self.first if is_first else offset, self.next if is_last else offsets[i + 1]
 
-    def without(self, first: int, next: int) -> list[LeaseInHand]:
-        """The rest of it without some jobs, as separate leases."""
-        parts = (self.first, min(first, self.next)), (max(next, self.first), self.next)
-        return [
-            LeaseInHand(self.lease._replace(first=begin, next=end), self.batch, self.stretch[2])
-            for begin, end in parts
-            if begin < end
-        ]
+    def part(self, first: int, next: int) -> LeaseInHand:
+        """Some jobs of it, as a lease of their own."""
+        lease = self.lease._replace(first=first, next=next)
+        return LeaseInHand(lease, self.batch, self.stretch[2])
 
 
 class HeldLeases:

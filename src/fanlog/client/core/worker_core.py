@@ -36,6 +36,7 @@ from fanlog.format.messages import (
     Working,
     decode,
 )
+from fanlog.format.offset_ranges import OffsetRange, range_without
 from fanlog.model import QueueSettings
 
 logger = logging.getLogger("fanlog.client")
@@ -156,37 +157,45 @@ class WorkerCore:
     ) -> None:
         """The broker's answer to one frame of a turn; `before` is the greeting of the connection
         on which it was first sent."""
-        if self._host.welcome is before:
-            late = decode(Settled, payload).late
-            turn.came_late(late)
-            # A lease that ran out while the ack was on its way may have come again meanwhile.
-            if not late and any(lease.deliveries > 1 for lease in self.waiting()):
-                self._drop_acked(settle)
-        else:
-            # The first one may have taken effect: then it is normal that this one was late. But
-            # who rejects a job has to know that it may be with another worker.
-            late = decode(Settled, payload).late
-            turn.came_late(tuple(one for one in late if one.verb == OutcomeKind.REJECT))
-            self._drop_acked(settle)
+        late = decode(Settled, payload).late
+        again = self._host.welcome is not before
+        # The first one may have taken effect: then it is normal that this one was late. But who
+        # rejects a job has to know that it may be with another worker.
+        turn.came_late(
+            tuple(one for one in late if one.verb == OutcomeKind.REJECT) if again else late
+        )
+        # A lease that ran out while the ack was on its way may have come again meanwhile.
+        if again or any(lease.deliveries > 1 for lease in self.waiting()):
+            late_acks = [one for one in late if one.verb == OutcomeKind.ACK]
+            for outcome in settle.outcomes:
+                if outcome.verb == OutcomeKind.ACK:
+                    self._drop_acked(outcome, late_acks, settle.epoch)
 
-    def _drop_acked(self, settle: Settle) -> None:
-        """These acks took effect. The broker may have handed out the jobs again in between, after a
-        restart without the ack, or when their leases ran out: they are dropped here."""
-        for outcome in settle.outcomes:
-            if outcome.verb != OutcomeKind.ACK:
-                continue
-            tp = (outcome.number, outcome.partition)
-            for lease in self.waiting():
-                apart = outcome.next <= lease.first or lease.next <= outcome.first
-                if lease.stretch[:2] != tp or apart:
-                    continue
-                items = self.arrivals.items
-                at = items.index(lease)
-                del items[at]
-                self.held.discard(lease)
-                for part in reversed(lease.without(outcome.first, outcome.next)):
-                    items.insert(at, part)
-                    self.held.add(part)
+    def _drop_acked(self, ack: JobOutcome, late: list[JobOutcome], epoch: int) -> None:
+        """Jobs that are done. The broker may have handed them out again in between, after a restart
+        without the ack, or when their leases ran out: they are dropped here. A late ack from before
+        a restart may be about other jobs than those that have these offsets now."""
+        tp = (ack.number, ack.partition)
+        came_late = [(one.first, one.next) for one in late if (one.number, one.partition) == tp]
+        in_time = range_without(ack.first, ack.next, came_late)
+        for lease in self.waiting():
+            if lease.stretch[:2] == tp:
+                same_epoch = lease.stretch[2] == epoch
+                self._drop(lease, [(ack.first, ack.next)] if same_epoch else in_time)
+
+    def _drop(self, lease: LeaseInHand, done: list[OffsetRange]) -> None:
+        """Drops some jobs of a lease that waits."""
+        left = range_without(lease.first, lease.next, done)
+        if left == [(lease.first, lease.next)]:
+            return
+        items = self.arrivals.items
+        at = items.index(lease)
+        del items[at]
+        self.held.discard(lease)
+        for first, next in reversed(left):
+            part = lease.part(first, next)
+            items.insert(at, part)
+            self.held.add(part)
 
     # The conversation
 
@@ -257,6 +266,11 @@ class WorkerCore:
                 # Compaction has left nothing there to do.
                 self.ack_soon(taken, lease.first, lease.next)
                 return
+            if taken.deliveries > 1:
+                # Its lease has run out before the application got it.
+                for before in self.waiting():
+                    if before.stretch == taken.stretch:
+                        self._drop(before, [(taken.first, taken.next)])
             self.held.add(taken)
             self.arrivals.put(taken)
 
