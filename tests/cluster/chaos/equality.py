@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fanlog.format.batch import split_batches
 from fanlog.log.catalog import load_topic, number_of
@@ -17,27 +18,41 @@ _LEDGERS = "_fanlog"
 Batches = dict[int, bytes]
 
 
-def compare_folders(folders: Mapping[str, Path]) -> list[str]:
-    """What differs, as sentences."""
-    (first, mine), *others = ((name, _read(folder)) for name, folder in folders.items())
-    found: list[str] = [f"{first}: {fault}" for fault in mine.faults]
+class Differences(NamedTuple):
+    """`sentences` say what differs; `damaged` if that is only where bytes of a file are damaged."""
+
+    sentences: list[str]
+    damaged: bool = False
+
+
+def compare_folders(folders: Mapping[str, Path]) -> Differences:
+    contents = {name: _read(folder) for name, folder in folders.items()}
+    damaged = {place for content in contents.values() for place in content.faults}
+    found = [
+        f"{name}: {fault}"
+        for name, content in contents.items()
+        for faults in content.faults.values()
+        for fault in faults
+    ]
+    only_there = True
+    (first, mine), *others = contents.items()
     for name, theirs in others:
-        found += [f"{name}: {fault}" for fault in theirs.faults]
-        found += [
-            f"{first} has {place}, {name} has not"
-            for place in sorted(mine.partitions.keys() - theirs.partitions.keys())
-        ]
-        for place, batches in mine.partitions.items():
-            why = _difference(place, batches, theirs.partitions.get(place, {}))
+        for place in sorted(mine.partitions.keys() | theirs.partitions.keys()):
+            if place not in theirs.partitions or place not in mine.partitions:
+                one, other = (first, name) if place in mine.partitions else (name, first)
+                why = f"{one} has {place}, {other} has not"
+            elif why := _difference(place, mine.partitions[place], theirs.partitions[place]):
+                why = f"{place} of {first} and {name}: {why}"
             if why:
-                found.append(f"{place} of {first} and {name}: {why}")
-    return found
+                found.append(why)
+                only_there = only_there and place in damaged
+    return Differences(found, bool(damaged) and only_there)
 
 
 class _Content:
     def __init__(self) -> None:
         self.partitions: dict[str, Batches] = {}
-        self.faults: list[str] = []
+        self.faults: dict[str, list[str]] = {}
 
 
 def _read(data: Path) -> _Content:
@@ -55,7 +70,8 @@ def _read(data: Path) -> _Content:
                 for run in read_all(str(partition), file, owner, chunk_bytes=_CHUNK_BYTES):
                     if isinstance(run, Damage):
                         if not _is_reserved(partition / f"{file.stem}.log", run):
-                            content.faults.append(f"{place} is damaged: {run}")
+                            fault = f"{place} is damaged: {run}"
+                            content.faults.setdefault(place, []).append(fault)
                         continue
                     whole = run.data[: run.size]
                     for at, header in split_batches(whole):
