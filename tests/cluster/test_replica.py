@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -363,6 +364,35 @@ def test_a_copy_that_lacks_a_topic_of_its_primary_is_not_whole(
     primary.bring_level(follower)
     assert follower.replica.synced == primary.position
     check_equal(primary, follower)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_after_a_power_cut_a_topic_has_no_records_of_one_that_had_its_number(
+    primary: Primary, follower: Follower, tmp_path: Path, *, live: bool
+) -> None:
+    """The simulation found it: what the journal has of the first one came back."""
+    primary.create("t", FSYNC)
+    primary.publish(size=10)
+    primary.bring_level(follower)
+    # A primary that never had this topic uses its number.
+    other = Primary(tmp_path / "other", 6)
+    other.store.adopt_history(*primary.store.history)
+    if live:
+        other.bring_level(follower)
+        other.create("u", FSYNC)
+        with pytest.raises(ProtocolError, match="number 1 was used here"):
+            follower.replica.apply(other.frame())
+    else:
+        other.create("u", FSYNC)
+    other.bring_level(follower)
+    other.publish("u", size=1000)
+    follower.replica.apply(other.frame())
+    follower.settle()
+    after = tmp_path / "after"
+    shutil.copytree(follower.folder, after)
+    (file,) = after.glob("topics/*-u/0/*.log")
+    file.write_bytes(b"")
+    check_equal(other, Follower(after))
 
 
 def test_a_copy_stays_whole_when_topics_were_created_while_it_was_away(

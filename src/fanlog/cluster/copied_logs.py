@@ -85,6 +85,7 @@ class CopiedLogs:
         if event.deleted:
             self._delete(event.number)
         elif event.settings is not None:
+            self._check_number(event.number, event.settings)
             self._put_topic(event.number, event.name, event.settings)
         elif event.producers:
             self._put_producers(self._log(event.number, event.partition), event.producers)
@@ -105,6 +106,13 @@ class CopiedLogs:
                 self._failed(fault)
 
         self._store.delete(topic, deleted)
+
+    def _check_number(self, number: int, settings: TopicSettings) -> None:
+        """The journal may have records of a topic that had this number, and that was never
+        committed. A copy that begins anew has an empty one."""
+        is_new = number not in self._topics and settings.level is not Durability.MEMORY
+        if is_new and number < self._store.next_number:
+            raise ProtocolError(f"Topic number {number} was used here before.")
 
     def _put_topic(self, number: int, name: str, settings: TopicSettings) -> None:
         if settings.level is Durability.MEMORY:

@@ -304,9 +304,11 @@ class Replica:
             await self._search()
         plan = self._plan(topics, followed.history)
         cuts = self._to_cut(plan)
-        if cuts.ends or plan.restarts or self._lacks(plan.creations):
+        used_before = self._used_before(plan.creations)
+        if cuts.ends or plan.restarts or used_before:
             self._incomplete()
-        if cuts.ends or cuts.starts:
+        # The journal may have records of other topics with these numbers. A closed folder has none.
+        if cuts.ends or cuts.starts or used_before or plan.alterations:
             self.close()
             try:
                 await self._in_thread(lambda: self._cut(cuts))
@@ -363,10 +365,10 @@ class Replica:
         self._incomplete()
         return reconcile(primary, ())._replace(deletions=tuple(topic.number for topic in own))
 
-    def _lacks(self, creations: Sequence[ReplicaTopic]) -> bool:
-        """Whether it may have had one of these topics, and acknowledged what was in it: a primary
-        of the past has deleted it, and that was not committed. A topic with a number that was never
-        used here was created while this replica was away."""
+    def _used_before(self, creations: Sequence[ReplicaTopic]) -> bool:
+        """Whether it may have had topics with these numbers, and acknowledged what was in them: a
+        primary of the past has deleted one, and that was not committed. A topic with a number that
+        was never used here was created while this replica was away."""
         return any(topic.number < self._store.next_number for topic in creations)
 
     def _cut(self, cuts: CutList) -> None:
