@@ -351,6 +351,37 @@ async def test_a_copy_gets_its_producers_right_behind_records_that_nobody_has(
     follower.replica.close()
 
 
+async def test_lost_records_in_a_row_are_one_hole_in_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut hundreds of segments may be gone, and each hole is synced. The simulation
+    found a follower that was silent so long that it never joined."""
+    left_out: list[int] = []
+    leave_out = PartitionLog.leave_out
+
+    def count(log: PartitionLog, until: int) -> None:
+        left_out.append(until)
+        leave_out(log, until)
+
+    follower = CopyingFollower(tmp_path / "b", EPOCH)
+    with primary(tmp_path / "a") as (on, _):
+        fill(on, rounds=400)
+    files = sorted((tmp_path / "a").glob("topics/*-t/0/*.log"))
+    assert len(files) > 5
+    for file in files[1:-1]:
+        file.write_bytes(b"")
+    with reigning(tmp_path / "a", EPOCH) as (on, reign):
+        log = primary_log(on)
+        log.look_for_damage()
+        assert len(log.damaged) == len(files) - 2
+        monkeypatch.setattr(PartitionLog, "leave_out", count)
+        await asyncio.to_thread(level, reign, on, follower)
+        (hole,) = follower.log("t").damaged
+        assert (hole.first, hole.next) == (log.damaged[0].first, log.damaged[-1].next)
+        assert left_out == [hole.next]
+    follower.replica.close()
+
+
 def test_nothing_goes_before_a_reign_is_opened(tmp_path: Path) -> None:
     """The record that takes another one's place may be what the in-sync set does not have yet."""
     with primary(tmp_path / "a") as (on, _):

@@ -301,10 +301,11 @@ class FollowerLink:
         self._host.runtime.soon(self._pump)
 
     def _leave_out(self, partition: Partition, until: int) -> None:
-        """The follower's log continues at `until`, also if nothing comes after that."""
+        """The follower's log continues at `until`. The next block says that, if there is one: many
+        such ranges in a row are one hole there."""
         self._unproven.add(partition)
         self._behind[partition] = until
-        if not partition.topic.deleted:
+        if until >= partition.log.end_offset and not partition.topic.deleted:
             number, index = partition.topic.number, partition.index
             self._send(0, (), [ReplicaPiece(number, index, until, until, b"")])
 
