@@ -372,11 +372,12 @@ class Replica:
         return any(topic.number < self._store.next_number for topic in creations)
 
     def _cut(self, cuts: CutList) -> None:
-        """Cuts the closed folder, and opens it again. Any thread."""
-        try:
-            cut_folder(self._folder, cuts)
-        except OSError as fault:
-            raise folder_error(fault, fault.filename or self._folder) from fault
+        """Cuts the closed folder if there is something to cut, and opens it again. Any thread."""
+        if cuts.ends or cuts.starts:
+            try:
+                cut_folder(self._folder, cuts)
+            except OSError as fault:
+                raise folder_error(fault, fault.filename or self._folder) from fault
         self._open_store()
 
     def _to_cut(self, plan: Plan) -> CutList:
