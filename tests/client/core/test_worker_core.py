@@ -176,6 +176,19 @@ def test_jobs_whose_ack_came_late_are_done_and_not_done_again(*, again: bool) ->
     assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
 
 
+def test_jobs_that_a_restarted_broker_handed_out_again_before_their_ack_are_not_done_again() -> None:
+    core, host = working()
+    hand_out(core, 0, 2, fresh=True)
+    (lease,) = taken(core)
+    host.welcome = greeting(2)
+    core.resuming()
+    hand_out(core, 0, 2, fresh=True)
+    turn = core.report(lease, OutcomeKind.ACK, 0, 1)
+    (settle,) = turn.settles()
+    core.settled(turn, settle, msgspec.msgpack.encode(messages.Settled(())), host.welcome)
+    assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
+
+
 def test_a_late_ack_from_before_a_restart_drops_no_job_that_has_its_offset_now() -> None:
     core, host = working()
     hand_out(core, 0, 3, fresh=True)

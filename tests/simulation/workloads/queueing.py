@@ -1,6 +1,6 @@
 """Workers of a queue that ack, fail, time out and die. Promises (docs/queues.md):
 
-- a job whose ack was acknowledged is not handed out again;
+- a job whose ack was acknowledged is not handed out again, and never to the worker that acked it;
 - every job is done, or a dead letter, or still there;
 - a rejected job is a dead letter;
 - a job that has failed `max_deliveries` times is not handed out again;
@@ -33,6 +33,7 @@ class Queueing(Workload):
         self.unknown: set[bytes] = set()
         # When the ack of a job was acknowledged.
         self.acked_at: dict[bytes, float] = {}
+        self._acked_by: dict[bytes, fanlog.client.aio.Worker] = {}
         # When the failures of a job were acknowledged: those that must have counted.
         self.failed_at: dict[bytes, list[float]] = {}
         # By partition and key: when each offset was handed out first.
@@ -88,10 +89,12 @@ class Queueing(Workload):
                     job = await worker.next(0.3)
                 except TimeoutError:
                     continue
-                self._check_handed_out(job, joined_at)
-                await self._decide(client, job)
+                self._check_handed_out(job, joined_at, worker)
+                await self._decide(client, job, worker)
 
-    def _check_handed_out(self, job: fanlog.Job, joined_at: float) -> None:
+    def _check_handed_out(
+        self, job: fanlog.Job, joined_at: float, worker: fanlog.client.aio.Worker
+    ) -> None:
         self.world.note(f"job {job.value!r} handed out, delivery {job.deliveries}")
         line = self._handed_out.setdefault((job.partition, job.key), {})
         line.setdefault(job.offset, self.world.now)
@@ -101,6 +104,8 @@ class Queueing(Workload):
         acked_at = self.acked_at.get(job.value)
         if acked_at is not None and acked_at < long_ago:
             self.violated(f"{job!r} was acked at {acked_at:.6f}, and is handed out again")
+        if self._acked_by.get(job.value) is worker:
+            self.violated(f"{job!r} was acked by the worker that gets it again")
         failed_at = self.failed_at.get(job.value, [])
         if len(failed_at) >= _DELIVERIES_MAX and failed_at[_DELIVERIES_MAX - 1] < long_ago:
             self.violated(f"{job!r} has failed at {failed_at}, and is handed out again")
@@ -112,7 +117,9 @@ class Queueing(Workload):
         if self._ordered and early:
             self.violated(f"{job!r} was not done, and {early} of its key were handed out")
 
-    async def _decide(self, client: fanlog.Client, job: fanlog.Job) -> None:
+    async def _decide(
+        self, client: fanlog.Client, job: fanlog.Job, worker: fanlog.client.aio.Worker
+    ) -> None:
         fate = self.dice.random()
         if fate < 0.1:
             await asyncio.sleep(self.dice.uniform(0, 2 * _VISIBILITY_SECONDS))
@@ -124,6 +131,7 @@ class Queueing(Workload):
                 self.unknown.add(job.value)
                 await job.ack()
                 self.acked_at[job.value] = self.world.now
+                self._acked_by[job.value] = worker
                 self.acknowledged += 1
             elif fate < 0.85:
                 await job.nack(delay_seconds=self.dice.choice((0.0, 0.2)))
@@ -149,7 +157,7 @@ class Queueing(Workload):
                     job = await worker.next(_IDLE_SECONDS)
                 except TimeoutError:
                     return
-                self._check_handed_out(job, joined_at)
+                self._check_handed_out(job, joined_at, worker)
                 hopeless = int(job.value) % _HOPELESS == 0
                 try:
                     await (job.nack() if hopeless else job.ack())
@@ -158,6 +166,7 @@ class Queueing(Workload):
                     continue
                 if not hopeless:
                     self.acked_at[job.value] = self.world.now
+                    self._acked_by[job.value] = worker
 
     async def check(self, client: fanlog.Client) -> None:
         dead: set[bytes] = set()
@@ -173,4 +182,4 @@ class Queueing(Workload):
                 job = await worker.next(_VISIBILITY_SECONDS)
             except TimeoutError:
                 return
-            self._check_handed_out(job, joined_at)
+            self._check_handed_out(job, joined_at, worker)

@@ -164,8 +164,10 @@ class WorkerCore:
         turn.came_late(
             tuple(one for one in late if one.verb == OutcomeKind.REJECT) if again else late
         )
-        # A lease that ran out while the ack was on its way may have come again meanwhile.
-        if again or any(lease.deliveries > 1 for lease in self.waiting()):
+        # Jobs may have come again meanwhile: their leases ran out, or the broker was restarted.
+        if again or any(
+            lease.deliveries > 1 or lease.stretch[2] != settle.epoch for lease in self.waiting()
+        ):
             late_acks = [one for one in late if one.verb == OutcomeKind.ACK]
             for outcome in settle.outcomes:
                 if outcome.verb == OutcomeKind.ACK:
