@@ -176,7 +176,7 @@ def test_jobs_whose_ack_came_late_are_done_and_not_done_again(*, again: bool) ->
     assert [(lease.first, lease.next) for lease in core.waiting()] == [(1, 2)]
 
 
-def test_jobs_that_a_restarted_broker_handed_out_again_before_their_ack_are_not_done_again() -> None:
+def test_jobs_that_a_restarted_broker_hands_out_again_before_their_ack_are_done_once() -> None:
     core, host = working()
     hand_out(core, 0, 2, fresh=True)
     (lease,) = taken(core)
