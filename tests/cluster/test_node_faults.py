@@ -4,13 +4,14 @@ no more than is on its disk."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fanlog
+from fanlog.cluster import follower_session
 from fanlog.cluster import node as cluster_node
 from fanlog.cluster.follower_link import FollowerLink
 from fanlog.cluster.mark import FolderMark, load_mark, save_mark
@@ -18,10 +19,11 @@ from fanlog.cluster.node import ClusterNode
 from fanlog.cluster.primary_role import PrimaryRole
 from fanlog.cluster.records import ClusterKeys, SeenRecord, ShardRecord, encode, node_of
 from fanlog.cluster.reign import Reign
+from fanlog.cluster.replica import Replica
 from fanlog.cluster.steps import StopNode
 from fanlog.cluster.views import Folder
 from fanlog.errors import DiskFullError
-from fanlog.format.replication import Applied
+from fanlog.format.replication import Applied, Followed, ReplicaEnd, ReplicaTopic
 from tests.cluster.three_nodes import LEASE_SECONDS, ThreeNodes, three_nodes, until
 from tests.simulation.memory_etcd import MemoryCoordination
 
@@ -269,3 +271,24 @@ async def test_a_single_nodes_folder_with_many_starts_becomes_a_cluster(tmp_path
 def _stopped_cleanly(folder: Path) -> bool:
     mark = load_mark(str(folder))
     return mark is not None and mark.clean
+
+
+async def test_a_follower_that_reads_its_logs_for_long_keeps_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt, begun = Replica.adopt, 0
+
+    async def read_first(
+        replica: Replica, followed: Followed, topics: Sequence[ReplicaTopic]
+    ) -> Sequence[ReplicaEnd]:
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(1.5)
+        return await adopt(replica, followed, topics)
+
+    monkeypatch.setattr(Replica, "adopt", read_first)
+    monkeypatch.setattr(follower_session, "_SILENCE_SECONDS", 0.4)
+    async with three_nodes(tmp_path) as cluster:
+        await cluster.start("a", "b")
+        await cluster.whole(2)
+    assert begun == 1

@@ -6,7 +6,7 @@ epochs do not fall. Producers are kept for the next primary, from the headers al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from fanlog.errors import FanlogError, ProtocolError
 from fanlog.format.batch import split_batches
 from fanlog.format.columns import SPARSE
 from fanlog.format.header import HEADER_BYTES, PACKING_AT, read_header
-from fanlog.format.replication import ReplicaEvent, ReplicaPiece
+from fanlog.format.replication import ReplicaEvent, ReplicaPiece, ReplicaTopic
 from fanlog.log.compacting import CompactionThread
 from fanlog.log.opening import StoredTopic
 from fanlog.log.partition import PartitionLog
@@ -72,14 +72,18 @@ class CopiedLogs:
 
     # Topics
 
-    def carry_out(self, plan: Plan) -> None:
-        """What is left of a plan when the logs are cut."""
+    def carry_out(self, plan: Plan) -> Iterator[None]:
+        """What is left of a plan when the logs are cut, in steps. What is left when it is given up
+        is in the next plan: numbers are used in their order."""
         for number in plan.deletions:
             self._delete(number)
-        for topic in (*plan.creations, *plan.alterations):
+            yield
+        for topic in (*sorted(plan.creations, key=_number), *plan.alterations):
             self._put_topic(topic.number, topic.name, topic.settings)
+            yield
         for owner, start in (*plan.restarts.items(), *plan.starts.items()):
             self._move_start(self._log(*owner), start)
+            yield
 
     def take_event(self, event: ReplicaEvent) -> None:
         if event.deleted:
@@ -227,6 +231,10 @@ class CopiedLogs:
         if self._uncounted > _COUNT_PRODUCERS_EVERY:
             self._uncounted = 0
             producers.forget_idle(_PRODUCERS_MAX)
+
+
+def _number(topic: ReplicaTopic) -> int:
+    return topic.number
 
 
 def _name(log: PartitionLog) -> str:

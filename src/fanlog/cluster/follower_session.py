@@ -18,6 +18,7 @@ from fanlog.format.frames import (
     FrameCutter,
     FrameKind,
     check_welcome,
+    frame,
     message_frame,
     read_frame_header,
 )
@@ -128,6 +129,9 @@ class FollowerSession:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SILENCE_SECONDS / 4)
+            if self._adopting is not None and not self._adopted:
+                # Reading and cutting large logs may take minutes: both hear that the other lives.
+                link.write(frame(FrameKind.PING))
             if loop.time() - self._heard_at > _SILENCE_SECONDS:
                 if not self._greeted:
                     self._end(no_greeting(link.peer, _SILENCE_SECONDS))

@@ -317,7 +317,7 @@ class Replica:
                     self._employ()
         if followed.history:
             self._store.adopt_history(followed.history, followed.restored_from)
-        self._carry_out(plan)
+        await self._carry_out(plan)
         self._logs.compactions.compare(topics)
         # This primary's logs may have all batches, and what was copied from another one has not.
         thinned = set[Owner]() if self._complete else _thinned((*topics, *self.topics))
@@ -392,10 +392,15 @@ class Replica:
         }
         return CutList(plan.ends, {o: s for o, s in plan.restarts.items() if s < ends.get(o, 0)})
 
-    def _carry_out(self, plan: Plan) -> None:
-        # What this takes is needed at once.
-        with self._store.at_once():
-            self._logs.carry_out(plan)
+    async def _carry_out(self, plan: Plan) -> None:
+        """There may be thousands of topics, each with syncs: the loop has its turn between them."""
+        steps = self._logs.carry_out(plan)
+        while True:
+            # What this takes is needed at once.
+            with self._store.at_once():
+                if next(steps, True):
+                    return
+            await asyncio.sleep(0)
 
     def apply(self, frame: Replicated) -> None:
         """Takes a frame in: its events, then its pieces. Raises if it is damaged or does not fit,
