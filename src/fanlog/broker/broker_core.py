@@ -263,7 +263,6 @@ class BrokerCore:
         """Loads the state in the folder."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
-        self.catalog.on_remove = self._intake.ask_again
         self.internal.load()
         self.account_ledger.load()
         self.pipelines.load()
@@ -517,14 +516,16 @@ class BrokerCore:
         self.turns.hand_in()
         self._publish_log.tick()
         self.catalog.remove(topic)
+        self.events.removed(topic)
         self.turns.end()
         self.events.deleted(topic)
         self._store.delete(topic.stored, done)
 
     def _make_events(self) -> TopicEvents:
-        """The subscribers to topic events, in the order in which they are called."""
+        """The parts that follow topic events, in the order in which they are called."""
         events = TopicEvents()
         subscribe = events.subscribe
+        subscribe(removed=self._forget_allowed)
         subscribe(
             created=self.metering.adopt,
             altered=self.metering.adopt,
@@ -540,6 +541,11 @@ class BrokerCore:
         subscribe(grown=self._tell_openers, deleted=self.turns.forget_topic)
         subscribe(deleted=self._forget_positions)
         return events
+
+    def _forget_allowed(self, topic: BrokerTopic) -> None:
+        """Publishers keep the partitions that they may write to."""
+        del topic
+        self._intake.ask_again()
 
     def _tell_openers(self, topic: BrokerTopic, new: list[Partition]) -> None:
         del new

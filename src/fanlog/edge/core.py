@@ -13,6 +13,7 @@ from fanlog.broker.broker_core import BrokerCore, log_fault
 from fanlog.broker.messages.loader import BlockDone, BlockSource
 from fanlog.broker.messages.reading import Reading
 from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import (
     BrokerSubscription,
     BrokerTopic,
@@ -144,6 +145,18 @@ class EdgeCore(BrokerCore):
             open_for_reader=self.open_for_reader,
             epoch=lambda: self.epoch,
         )
+
+    def _make_events(self) -> TopicEvents:
+        """Mirrors have readers only: everything else is upstream's."""
+        events = TopicEvents()
+        events.subscribe(removed=self._forget_allowed)
+        events.subscribe(
+            created=self.subscriptions.topic_appeared,
+            grown=self.subscriptions.topic_grew,
+            deleted=self.subscriptions.topic_vanished,
+            remade=self.subscriptions.topic_remade,
+        )
+        return events
 
     @property
     def epoch(self) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.fanout import FanOut
-from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.messages.turns import Turns
 from fanlog.format.header import BatchHeader
@@ -36,7 +36,7 @@ class MirrorPorts(Protocol):
     @property
     def fan_out(self) -> FanOut: ...
     @property
-    def subscriptions(self) -> Subscriptions: ...
+    def events(self) -> TopicEvents: ...
     def forget_tail(self, partition: Partition) -> None: ...
     def forget_partition(self, partition: Partition) -> None: ...
 
@@ -100,7 +100,7 @@ class Mirror:
         starts = {start.partition: start.offset for start in joined.starts}
         if known is None:
             known = self._add(info, joined.epoch, starts)
-            self._core.subscriptions.topic_appeared(known.topic)
+            self._core.events.created(known.topic)
         elif known.topic.number != joined.number or not _is_continued(known, joined.epoch, info):
             known = self._remake(known, info, joined.epoch, starts)
         else:
@@ -129,7 +129,7 @@ class Mirror:
         """Readers wait, and get a gap when there is a topic of that name again."""
         self._core.turns.end()
         self._take_out(known)
-        self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
+        self._core.events.remade(known.topic, None, known.epoch)
 
     def _refresh(
         self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
@@ -149,7 +149,7 @@ class Mirror:
             self._core.turns.end()
             stored.logs += [_log(info, partition, starts) for partition in more]
             new = self._core.catalog.adopt_growth(topic)
-            self._core.subscriptions.topic_grew(topic, new)
+            self._core.events.grown(topic, new)
 
     def _remake(
         self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
@@ -162,7 +162,7 @@ class Mirror:
         for feeder in known.feeders:
             made.feeders.add(feeder)
             self._fed.setdefault(feeder, {})[info.name] = None
-        self._core.subscriptions.topic_remade(known.topic, made.topic, known.epoch)
+        self._core.events.remade(known.topic, made.topic, known.epoch)
         return made
 
     def reset(self, number: int) -> None:
@@ -182,7 +182,7 @@ class Mirror:
         if known is not None:
             self._core.turns.end()
             self._take_out(known)
-            self._core.subscriptions.topic_vanished(known.topic)
+            self._core.events.deleted(known.topic)
 
     def missing(self, feeder: object, there: Iterable[str]) -> None:
         """After an outage the bus has only these of a feeder's topics, and those reported since."""
@@ -200,7 +200,7 @@ class Mirror:
             if not known.feeders:
                 self._core.turns.end()
                 self._take_out(known)
-                self._core.subscriptions.topic_vanished(known.topic)
+                self._core.events.deleted(known.topic)
 
     def _take_out(self, known: Mirrored) -> None:
         topic = known.topic
@@ -208,6 +208,7 @@ class Mirror:
             self._fed.get(feeder, {}).pop(topic.name, None)
         del self._by_name[topic.name], self._by_number[topic.number]
         self._core.catalog.remove(topic)
+        self._core.events.removed(topic)
         for log in topic.stored.logs:
             log.abandon()
         for partition in topic.partitions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -50,8 +50,6 @@ class Catalog:
         self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
         self._internal: dict[int, Partition] = {}
-        # Called when a topic is gone, for code that keeps its partitions.
-        self.on_remove: Callable[[], None] = _nothing
         # Counts created and deleted topics, for caches of the list.
         self.changes = 0
 
@@ -216,7 +214,6 @@ class Catalog:
             key = partition_key(topic.number, partition.index)
             self.partitions.pop(key, None)
             self._internal.pop(key, None)
-        self.on_remove()
 
     def _add(self, topic: BrokerTopic) -> None:
         self._by_name[topic.name] = topic
@@ -285,6 +282,3 @@ def _recover_producers(partition: Partition, options: BrokerOptions) -> None:
         producer.extend(run.record_count, run.base_offset, options.producer_runs_max)
     if len(producers) > options.producers_max:
         forget_longest_idle(producers, len(producers) - options.producers_max)
-
-
-def _nothing() -> None: ...

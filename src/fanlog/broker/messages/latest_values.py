@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topic_events import TopicEvents
 from fanlog.broker.messages.topics import (
     BrokerSubscription,
     BrokerTopic,
@@ -55,6 +56,8 @@ class LatestPorts(Protocol):
 
     @property
     def epoch(self) -> int: ...
+    @property
+    def events(self) -> TopicEvents: ...
     @property
     def fan_out(self) -> FanOut: ...
     @property
@@ -349,7 +352,7 @@ class LatestTables:
         self.bytes = 0
         self._tables: dict[Partition, _LatestTable] = {}
         self._uses: dict[BrokerTopic, int] = {}
-        broker.subscriptions.watchers.append(self)
+        broker.events.subscribe(deleted=self._topic_vanished)
 
     def open(self, topic: BrokerTopic) -> LatestUse:
         """Begins to keep the latest values of a topic, or keeps them for one more."""
@@ -397,11 +400,7 @@ class LatestTables:
             if table is not None:
                 table.end(fault)
 
-    # As a watcher of topics
-
-    def topic_appeared(self, topic: BrokerTopic) -> None: ...
-    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None: ...
-    def topic_vanished(self, topic: BrokerTopic) -> None:
+    def _topic_vanished(self, topic: BrokerTopic) -> None:
         self._forget(topic, _deleted(topic))
 
 

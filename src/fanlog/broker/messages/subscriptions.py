@@ -49,15 +49,6 @@ from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, 
 _EARLIEST = Start("earliest")
 
 
-class TopicWatcher(Protocol):
-    """A listener whose readers do not use our names or patterns. It counts them in
-    `viewed_count`."""
-
-    def topic_appeared(self, topic: BrokerTopic) -> None: ...
-    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None: ...
-    def topic_vanished(self, topic: BrokerTopic) -> None: ...
-
-
 class CommittedPositions(Protocol):
     """Where readers with a durable name resume. `state/durable_names.py` has these positions."""
 
@@ -97,7 +88,8 @@ class Subscriptions:
         self._adding: dict[BrokerSubscription, dict[BrokerTopic, None]] = {}
         # Of topics that have just appeared: the subscriptions that are still to join them.
         self._joining: dict[BrokerTopic, set[BrokerSubscription]] = {}
-        self.watchers: list[TopicWatcher] = []
+        # Subscriptions of listeners whose readers do not use our names or patterns: they follow
+        # topic events themselves.
         self.viewed_count = 0
         self.changes = 0
 
@@ -289,8 +281,6 @@ class Subscriptions:
         if wanting or beside:
             self._joining[topic] = set(wanting)
             self._slices.in_slices(self._join_all(topic, wanting, beside))
-        for watcher in self.watchers:
-            watcher.topic_appeared(topic)
 
     def _join_all(
         self,
@@ -323,8 +313,6 @@ class Subscriptions:
                 continue  # It will join all that there are.
             if chosen is None or any(partition.index in chosen for partition in new):
                 self._join_in_turn(subscription, topic, new)
-        for watcher in self.watchers:
-            watcher.topic_grew(topic, new)
 
     @staticmethod
     def _in_turn(subscription: BrokerSubscription, call: Callable[[], None]) -> None:
@@ -362,8 +350,6 @@ class Subscriptions:
         self._joining.pop(topic, None)
         for subscription in self._wanting(topic.name):
             self._leave_in_turn(subscription, topic)
-        for watcher in self.watchers:
-            watcher.topic_vanished(topic)
 
     def topic_remade(self, old: BrokerTopic, new: BrokerTopic | None, epoch: int) -> None:
         """The log of a mirrored topic has changed since `epoch`. All its readers continue in the
@@ -379,10 +365,6 @@ class Subscriptions:
             self._leave_in_turn(subscription, old)
             if new is not None:
                 self._join_in_turn(subscription, new, new.partitions)
-        for watcher in self.watchers:
-            watcher.topic_vanished(old)
-            if new is not None:
-                watcher.topic_appeared(new)
 
     def _drop_topic(self, subscription: BrokerSubscription, topic: BrokerTopic) -> bool:
         """Takes a topic's cursors out of a subscription; whether there were any."""

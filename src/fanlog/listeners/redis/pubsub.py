@@ -76,7 +76,9 @@ class PubSub:
         # Channels that were published to without followers, until one comes.
         self._unheard: set[bytes] = set()
         self._unheard_at = -1
-        broker.subscriptions.watchers.append(self)
+        broker.events.subscribe(
+            created=self._topic_appeared, grown=self._topic_grew, deleted=self._topic_vanished
+        )
 
     # Publishing
 
@@ -327,7 +329,7 @@ class PubSub:
         channel.matched += 1
         self._follow(follower, subscription, topic, channel, pattern.glob.text)
 
-    def topic_appeared(self, topic: BrokerTopic) -> None:
+    def _topic_appeared(self, topic: BrokerTopic) -> None:
         """A topic was created."""
         self._unheard.clear()
         channel = self._by_topic.get(topic.name)
@@ -341,7 +343,7 @@ class PubSub:
                 for follower, subscription in pattern.followers.items():
                     self._match(name, topic, pattern, follower, subscription)
 
-    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
+    def _topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         """Followers of the topic follow its new partitions too, and now several of them."""
         channel = self._by_topic.get(topic.name)
         if channel is None or channel.topic is not topic:
@@ -363,7 +365,7 @@ class PubSub:
             cursor.several = True
         follow(self._broker.fan_out, subscription, topic, view, since=new[0].index)
 
-    def topic_vanished(self, topic: BrokerTopic) -> None:
+    def _topic_vanished(self, topic: BrokerTopic) -> None:
         """A topic was deleted: its followers wait for one of that name to come again."""
         self._made.pop(topic, None)
         channel = self._by_topic.get(topic.name)
