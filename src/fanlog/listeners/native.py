@@ -380,9 +380,12 @@ class NativeSession:
         else:
             self.answer(request, answer)
 
-    def when_durable(self, request: int, resume: Callable[[], None]) -> None:
+    def when_durable(
+        self, request: int, resume: Callable[[], None], after: Iterator[object] | None = None
+    ) -> None:
         """Continues with a request when everything written so far is durable. An error, then or
-        from the write, is the request's answer."""
+        from the write, is the request's answer. The steps of `after` come first, in slices: what
+        they write is durable, too."""
 
         def durable(fault: FanlogError | None) -> None:
             was_busy = self._is_busy()
@@ -399,7 +402,11 @@ class NativeSession:
             self._relieved(was_busy)
 
         self._undurable += 1
-        self.broker.internal.when_durable(durable)
+        if after is None:
+            self.broker.internal.when_durable(durable)
+        else:
+            wait = self.broker.internal.when_durable
+            self.broker.slices.in_slices(after, lambda: wait(durable))
 
     def _is_busy(self) -> bool:
         """Whether the limit of pending requests is reached."""

@@ -22,9 +22,9 @@ logger = logging.getLogger("fanlog.listeners")
 def work(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
     _ask_worker(session, wanted)
-    session.broker.queues.prepare(wanted, session.outlet)
+    steps = session.broker.queues.prepare(wanted, session.outlet)
     session.begin(aux, wanted)
-    session.when_durable(request, lambda: _begin(session, request, aux, wanted))
+    session.when_durable(request, lambda: _begin(session, request, aux, wanted), after=steps)
 
 
 def _ask_worker(session: RequestSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:

@@ -5,7 +5,7 @@ Law: a handler takes this port. It does not know `native.py`, which has the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -57,7 +57,9 @@ class RequestSession(Protocol):
         self, request: int, answer: msgspec.Struct | list[Any] | None = None
     ) -> None: ...
     def answer_committed(self, request: int, answer: msgspec.Struct | list[Any]) -> None: ...
-    def when_durable(self, request: int, resume: Callable[[], None]) -> None: ...
+    def when_durable(
+        self, request: int, resume: Callable[[], None], after: Iterator[object] | None = None
+    ) -> None: ...
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None: ...
 
     # Subscriptions

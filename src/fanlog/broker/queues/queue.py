@@ -10,7 +10,7 @@ job.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Partition
@@ -35,6 +35,8 @@ from fanlog.model import MIB, Durability, Gap, QueueSettings
 _LEASES_A_TURN = 512
 # A batch is cut at a worker's room into no smaller parts than this part of its prefetch.
 _SPLINTERS = 8
+# Partitions that are searched for jobs in one step.
+_STIRRED_A_STEP = 128
 # Jobs leased by priority before one is leased because it is the oldest of its partition.
 URGENT_JOBS = 9
 # Bytes of one queue that may wait for followers before it makes no more leases.
@@ -207,9 +209,9 @@ class Unconfirmed:
 
 
 class Queue:
-    """`partitions` has its partitions by topic number and index; `born` is the number of the newest
-    topic when it began. It has many fields, because leases, limits, order and counters all belong
-    to the queue and not to a partition."""
+    """`partitions` has its partitions by topic number and index, and `met` their count by number;
+    `born` is the number of the newest topic when it began. It has many fields, because leases,
+    limits, order and counters all belong to the queue and not to a partition."""
 
     def __init__(self, host: QueueHost, name: str, settings: QueueSettings, born: int) -> None:
         self._host = host
@@ -219,9 +221,12 @@ class Queue:
         self.born = born
         # Whether its entry is.
         self.durable = False
+        # Whether the entry that deletes it is written.
+        self.ends = False
         self.born_in_memory = 0
         self.workers: dict[str, QueueWorker] = {}
         self.partitions: dict[tuple[int, int], QueuePartition] = {}
+        self.met: dict[int, int] = {}
         self.in_hand = InHand()
         self.delivered = 0
         self.redelivered = 0
@@ -260,7 +265,9 @@ class Queue:
     def add_partition(self, partition: Partition, jobs: Jobs, sequence: int = 0) -> QueuePartition:
         part = QueuePartition(self, partition, jobs, self._host.options)
         part.sequence = sequence
-        self.partitions[partition.topic.number, partition.index] = part
+        number = partition.topic.number
+        self.partitions[number, partition.index] = part
+        self.met[number] = self.met.get(number, 0) + 1
         if jobs.waiting:
             self._timed[part] = None
         if part.is_ranked:
@@ -268,22 +275,37 @@ class Queue:
         return part
 
     def drop_partition(self, part: QueuePartition) -> None:
-        for worker in self.workers.values():
+        for worker in self.workers.values() if part.jobs.leased else ():
             part.jobs.release(worker.id)
-        del self.partitions[part.partition.topic.number, part.partition.index]
+        number = part.partition.topic.number
+        del self.partitions[number, part.partition.index]
+        self.met[number] -= 1
+        if not self.met[number]:
+            del self.met[number]
         self._stirred.pop(part, None)
         self._timed.pop(part, None)
         self._ranked_partitions.pop(part, None)
 
     def drop_topic(self, topic: BrokerTopic) -> list[QueuePartition]:
         """Drops a deleted topic. Returns its partitions."""
-        gone = [part for part in self.partitions.values() if part.partition.topic is topic]
+        gone = self.parts_of(topic)
         for part in gone:
             self.drop_partition(part)
         for worker in self.workers.values():
             worker.topics.discard(topic.number)
         self.enlist_freed()
         return gone
+
+    def parts_of(self, topic: BrokerTopic) -> list[QueuePartition]:
+        """Those of a topic's partitions that it has met."""
+        if topic.number not in self.met:
+            return []
+        found = (self.partitions.get((topic.number, p.index)) for p in topic.partitions)
+        return [part for part in found if part is not None]
+
+    def leased_partitions(self) -> list[QueuePartition]:
+        """Partitions with jobs that workers have."""
+        return [part for part in self._timed if part.jobs.leased]
 
     def stored(self, part: QueuePartition) -> StoredQueuePartition:
         """The queue partition as the ledger has it, under a key of its own."""
@@ -326,6 +348,28 @@ class Queue:
             self._stirred[part] = None
             self.schedule()
 
+    def stir_each(self, parts: list[QueuePartition]) -> Iterator[None]:
+        """The same with very many, some at a time. Those without jobs rest at once, so that the
+        next lease need not look at them."""
+        for first in range(0, len(parts), _STIRRED_A_STEP):
+            now_us = self._host.monotonic_us()
+            for part in parts[first : first + _STIRRED_A_STEP]:
+                if not self.has(part):
+                    continue
+                if self._look(part, now_us):
+                    self.stir(part)
+                else:
+                    self._rest(part)
+            yield
+
+    def _look(self, part: QueuePartition, now_us: int) -> int:
+        """About how many of its jobs can be handed out, and whether priorities count among
+        them."""
+        if part.partition.ranked_from is not None and part.is_ranked:
+            self._ranked = True
+            self._ranked_partitions[part] = None
+        return part.available(now_us)
+
     def _rest(self, part: QueuePartition) -> None:
         """Nothing can be handed out of a queue partition; it is stirred again when that changes."""
         self._stirred.pop(part, None)
@@ -366,7 +410,7 @@ class Queue:
         """A worker has left: its jobs go to others, as if it had never had them."""
         self.workers.pop(worker.id, None)
         worker.subscription = None
-        for part in self.partitions.values():
+        for part in self.leased_partitions():
             if part.jobs.release(worker.id):
                 self.stir(part)
         self.enlist_freed()
@@ -452,11 +496,8 @@ class Queue:
         available = 0
         self._ranked = False
         for part in list(self._stirred):
-            found = part.available(now_us)
+            found = self._look(part, now_us)
             available += found
-            if part.partition.ranked_from is not None and part.is_ranked:
-                self._ranked = True
-                self._ranked_partitions[part] = None
             if not found:
                 self._rest(part)
         return available

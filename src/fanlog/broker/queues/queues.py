@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.missing_topics import maybe_topic
@@ -78,6 +79,9 @@ if TYPE_CHECKING:
     from fanlog.broker.queues.ports import QueuePorts
 
 logger = logging.getLogger("fanlog.broker")
+
+# Partitions whose starts are written in one step.
+_MET_A_STEP = 64
 
 
 class Queues:
@@ -151,7 +155,7 @@ class Queues:
     ) -> tuple[BrokerSubscription, QueueSettings, list[Joined]]:
         """Adds a worker to a queue, with its topics; `start` starts it. Its entries are already
         durable if `prepare` was called before."""
-        queue, topics = self.prepare(wanted, outlet)
+        queue, topics = self._prepared(wanted, outlet)
         worker = self._worker(queue, wanted)
         subscription = BrokerSubscription(
             key, self, outlet, reader, wanted.target, wildcard=wanted.wildcard
@@ -165,24 +169,27 @@ class Queues:
         self._keep(queue, worker, wanted.holds)
         return subscription, queue.settings, joined
 
-    def prepare(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[BrokerTopic]]:
-        """Writes the entries for a future worker: the queue, and its start in each partition.
-        Raises if it may not join."""
+    def prepare(self, wanted: Work, outlet: Outlet) -> Iterator[None]:
+        """Writes the entry of a future worker's queue. Raises if it may not join. The steps that it
+        returns write the queue's start in each partition: there may be very many."""
+        queue, topics = self._prepared(wanted, outlet)
+        return chain.from_iterable(self._meeting(queue, topic, appeared=False) for topic in topics)
+
+    def _prepared(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[BrokerTopic]]:
         check_names(wanted, self.options)
         self._check_kind(wanted.queue)
         self._check_membership(wanted, outlet)
         topics = self._topics(wanted)
-        queue = self._open(wanted, topics)
-        for topic in topics:
-            self._meet(queue, topic, appeared=False)
-        return queue, topics
+        return self._open(wanted, topics), topics
 
     def start(self, subscription: BrokerSubscription) -> None:
         worker = self._workers.get(subscription)
         if worker is not None:
-            worker.queue.enlist(worker)
-            for part in worker.queue.partitions.values():
-                worker.queue.stir(part)
+            queue = worker.queue
+            queue.enlist(worker)
+            steps = queue.stir_each(list(queue.partitions.values()))
+            # Its answer was work enough for this turn.
+            self._broker.slices.later(lambda: self._broker.slices.in_slices(steps))
 
     def lost(self, subscription: BrokerSubscription) -> None:
         """A worker's connection is gone. It keeps its jobs until their time is up: it may come
@@ -236,9 +243,7 @@ class Queues:
             check_dead_letter(wanted.target, settings)
         for topic in topics:
             check_dead_letter(topic.name, settings)
-            for partition in topic.partitions:
-                if queue is None or (topic.number, partition.index) not in queue.partitions:
-                    start_of(partition, settings, appeared=self._is_whole(queue, topic))
+            self._check_start(queue, topic, settings)
         if queue is None:
             born = newest_number(self._broker.catalog, in_memory=False)
             queue = Queue(self, wanted.queue, settings, born)
@@ -253,6 +258,17 @@ class Queues:
                 )
             self._write_settings(queue, settings)
         return queue
+
+    def _check_start(
+        self, queue: Queue | None, topic: BrokerTopic, settings: QueueSettings
+    ) -> None:
+        """Raises if the queue has no start in a partition that it meets. The first one says it for
+        all of them."""
+        known = {} if queue is None else queue.partitions
+        new = (p for p in topic.partitions if (topic.number, p.index) not in known)
+        met = 0 if queue is None else queue.met.get(topic.number, 0)
+        if met < len(topic.partitions):
+            start_of(next(new), settings, appeared=self._is_whole(queue, topic))
 
     def _write_new(self, queue: Queue) -> None:
         """Its name is taken from now on. It is invisible and has no workers before its entry is
@@ -342,7 +358,8 @@ class Queues:
         kept: dict[tuple[int, int], list[OffsetRange]] = {}
         for held in holds:
             kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
-        for key, part in queue.partitions.items():
+        for part in queue.leased_partitions():
+            key = part.partition.topic.number, part.partition.index
             if part.jobs.release(worker.id, kept.get(key, ())):
                 queue.stir(part)
         queue.enlist_freed()
@@ -358,12 +375,27 @@ class Queues:
         for worker in self._workers_by_name.below(topic.name):
             if worker.reader is not None:
                 worker.reader.notice(Notice("parent", topic.name))
+        if self._workers_by_name.any_of(topic.name):
+            steps = self._appearing(topic)
+            self._broker.slices.later(lambda: self._broker.slices.in_slices(steps))
+
+    def _appearing(self, topic: BrokerTopic) -> Iterator[None]:
+        """A crash in between loses no job: the topic is younger than the queue, which therefore
+        begins with the first record."""
         for worker in self._workers_by_name.of(topic):
-            own_dead_letters = topic.name == worker.queue.settings.dead_letter
-            if worker.reader is not None and not own_dead_letters:
+            queue = worker.queue
+            if self._awaits(worker, topic):
+                yield from self._meeting(queue, topic, appeared=True)
+            # Much may have happened meanwhile.
+            if self._awaits(worker, topic) and worker.reader is not None:
                 worker.reader.joined(self._join(worker, topic, appeared=True))
-                for partition in topic.partitions:
-                    worker.queue.stir(worker.queue.partitions[topic.number, partition.index])
+                yield from queue.stir_each(queue.parts_of(topic))
+
+    def _awaits(self, worker: QueueWorker, topic: BrokerTopic) -> bool:
+        """Whether a worker has to learn of a new topic. It gets no dead letters of its own."""
+        known = topic.deleted or topic.number in worker.topics
+        own_dead_letters = topic.name == worker.queue.settings.dead_letter
+        return worker.reader is not None and not known and not own_dead_letters
 
     def growing(self, topic: BrokerTopic) -> list[Queue]:
         """The queues whose start in a topic's new partitions has to be written before these are
@@ -398,8 +430,7 @@ class Queues:
 
     def _working_on(self, topic: BrokerTopic) -> list[Queue]:
         """The queues that have met the topic, with workers or without."""
-        queues = self._queues.values()
-        return [queue for queue in queues if any(n == topic.number for n, _ in queue.partitions)]
+        return [queue for queue in self._queues.values() if topic.number in queue.met]
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
         for worker in self._workers_by_name.of(topic):
@@ -421,34 +452,49 @@ class Queues:
 
     def _join(self, worker: QueueWorker, topic: BrokerTopic, *, appeared: bool) -> Joined:
         worker.topics.add(topic.number)
-        parts = self._meet(worker.queue, topic, appeared=appeared)
-        starts = (PartitionOffset(part.partition.index, part.jobs.floor) for part in parts)
+        for _ in self._meeting(worker.queue, topic, appeared=appeared):
+            # Only what has come since the steps that went before.
+            pass
+        starts = (
+            PartitionOffset(p.partition.index, p.jobs.floor) for p in worker.queue.parts_of(topic)
+        )
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
-    def _meet(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> list[QueuePartition]:
-        """A topic's partitions in a queue. The start of new ones is written."""
-        parts: list[QueuePartition] = []
+    def _meeting(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> Iterator[None]:
+        """Adds a topic's partitions to a queue, some at a time, and writes the start of new ones.
+        It ends early if the topic or the queue is gone."""
+        if queue.met.get(topic.number, 0) == len(topic.partitions):
+            return
+        for first in range(0, len(topic.partitions), _MET_A_STEP):
+            if topic.deleted or self._queues.get(queue.name) is not queue:
+                return
+            some = topic.partitions[first : first + _MET_A_STEP]
+            entries = self._meet(queue, topic, some, appeared=appeared)
+            # A queue that is being deleted must not come back with them.
+            if entries and not queue.ends:
+                self._ledger.write_or_owe(entries)
+            yield
+
+    def _meet(
+        self, queue: Queue, topic: BrokerTopic, some: list[Partition], *, appeared: bool
+    ) -> list[Entry]:
+        """Adds partitions that the queue does not have yet. Returns the entries to write."""
+        whole = appeared or self._is_whole(queue, topic)
         entries: list[Entry] = []
-        for partition in topic.partitions:
-            part = queue.partitions.get((topic.number, partition.index))
-            if part is None:
-                whole = appeared or self._is_whole(queue, topic)
-                part = self._begin(queue, partition, start_of(partition, queue.settings, whole))
-                if partition.durability is not Durability.MEMORY:
-                    entries.append(self._ledger.partition_entry(queue.name, queue.stored(part)))
-            parts.append(part)
-        if entries:
-            self._ledger.write_or_owe(entries)
-        return parts
+        for partition in some:
+            if (topic.number, partition.index) in queue.partitions:
+                continue
+            start = start_of(partition, queue.settings, whole)
+            part = queue.add_partition(partition, self._jobs(queue, start))
+            if partition.durability is not Durability.MEMORY:
+                entries.append(self._ledger.partition_entry(queue.name, queue.stored(part)))
+        return entries
 
     def _is_whole(self, queue: Queue | None, topic: BrokerTopic) -> bool:
         """Whether a queue reads all of a new topic: one that is younger than the queue, or one
         whose start the ledger may have lost."""
         newer = queue is not None and queue.is_older_than(topic)
         return newer or self._ledger.may_have_lost(topic.number)
-
-    def _begin(self, queue: Queue, partition: Partition, offset: int) -> QueuePartition:
-        return queue.add_partition(partition, self._jobs(queue, offset))
 
     def _jobs(self, queue: Queue, offset: int = 0) -> Jobs:
         return Jobs(offset, queue.in_hand, ordered=queue.settings.ordered)
@@ -629,10 +675,12 @@ class Queues:
         self._check_idle(queue)
 
         def durable(fault: FanlogError | None) -> None:
+            queue.ends = False
             self._deleted(queue, fault)
             done(fault)
 
         self._ledger.write([no_queue_entry(name)], durable)
+        queue.ends = self._queues.get(name) is queue
 
     def _deleted(self, queue: Queue, fault: FanlogError | None) -> None:
         if fault is not None or self._queues.get(queue.name) is not queue:

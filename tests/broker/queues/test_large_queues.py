@@ -1,0 +1,258 @@
+"""Queues on very many partitions: each step is small, others have their turns in between, and what
+happens in between breaks no promise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fanlog.broker.queues import queue as queue_module
+from fanlog.broker.queues import queues as queues_module
+from fanlog.broker.queues.queue import Queue
+from fanlog.broker.slices import SLICE_US
+from fanlog.errors import ClosedError, TopicNotFoundError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import Work
+from tests.broker.queues.workers import Hand, hire
+from tests.broker.stage import HandRuntime, Stage, stage, succeeded
+from tests.edge.stage import until
+from tests.listeners.peers import request, serving
+
+PARTITIONS = 60
+A_STEP = 4
+STEPS_A_SLICE = 2
+A_TURN = A_STEP * STEPS_A_SLICE
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are small, and each look at the clock is a part of a slice later."""
+
+    def work_us(runtime: HandRuntime) -> int:
+        runtime.time_us += SLICE_US // STEPS_A_SLICE
+        return runtime.monotonic_us()
+
+    monkeypatch.setattr(queues_module, "_MET_A_STEP", A_STEP)
+    monkeypatch.setattr(queue_module, "_STIRRED_A_STEP", A_STEP)
+    monkeypatch.setattr(HandRuntime, "work_us", work_us)
+
+
+def filled(on: Stage, name: str = "t", *, partitions: int = PARTITIONS) -> None:
+    """A topic with a message in each of many partitions."""
+    on.core.create_topic(name, {"partitions": partitions})
+    for partition in range(partitions):
+        on.publish(name, [b"%d" % partition], partition=partition)
+    on.run()
+
+
+def wanting(**given: object) -> Work:
+    return Work(**({"queue": "q", "worker": "ann", "target": "t", "prefetch": 1000} | given))  # type: ignore[arg-type]
+
+
+def begin(on: Stage) -> None:
+    """As the session of a worker does before it is answered."""
+    on.core.slices.in_slices(on.core.queues.prepare(wanting(), Hand(on, "ann")))
+
+
+def turn(on: Stage) -> None:
+    if on.runtime.due:
+        on.runtime.due.popleft()()
+
+
+def queue_of(on: Stage) -> Queue:
+    found = on.core.queues.find("q")
+    assert found is not None
+    return found
+
+
+def met(on: Stage) -> int:
+    return len(queue_of(on).partitions)
+
+
+def most_at_a_turn(counts: list[int]) -> int:
+    return max(later - before for before, later in pairwise(counts))
+
+
+def values(hand: Hand) -> list[int]:
+    return sorted(int(job.value or b"") for job in hand.jobs())
+
+
+def test_a_queue_meets_a_few_of_very_many_partitions_at_a_turn(data: Path) -> None:
+    with stage(data) as on:
+        filled(on)
+        counts = [0]
+        begin(on)
+        counts.append(met(on))
+        while on.runtime.due:
+            turn(on)
+            counts.append(met(on))
+        assert 0 < most_at_a_turn(counts) <= A_TURN
+        assert counts[-1] == PARTITIONS
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+
+
+def test_workers_of_a_topic_that_appears_meet_it_a_few_partitions_at_a_turn(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("a.first", {})
+        ann = hire(on, target="a.>", prefetch=1000)
+        on.core.create_topic("a.new", {"partitions": PARTITIONS})
+        counts = [met(on)]
+        while on.runtime.due:
+            turn(on)
+            counts.append(met(on))
+        assert 0 < most_at_a_turn(counts) <= A_TURN
+        assert [joined.name for joined in ann.joins] == ["a.first", "a.new"]
+        assert len(ann.joins[-1].starts) == PARTITIONS
+        for partition in range(PARTITIONS):
+            on.publish("a.new", [b"%d" % partition], partition=partition)
+        on.run()
+        assert values(ann) == list(range(PARTITIONS))
+
+
+def test_a_worker_that_starts_looks_at_a_few_partitions_at_a_turn(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        on.core.create_topic("t", {"partitions": PARTITIONS})
+        hire(on, "bob")
+        looked = 0
+        look = Queue._look
+
+        def counted(queue: Queue, part: object, now_us: int) -> int:
+            nonlocal looked
+            looked += 1
+            return look(queue, part, now_us)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Queue, "_look", counted)
+        hand = Hand(on, "ann")
+        subscription, _, _ = on.core.queues.work(1, wanting(), hand, hand)  # type: ignore[arg-type]
+        on.core.queues.start(subscription)
+        counts = [looked]
+        while on.runtime.due:
+            turn(on)
+            counts.append(looked)
+        assert counts[-1] >= PARTITIONS
+        assert most_at_a_turn(counts) <= A_TURN
+
+
+def test_a_crash_in_between_skips_no_job(data: Path) -> None:
+    with stage(data) as on:
+        filled(on)
+        begin(on)
+        turn(on)
+        assert 0 < met(on) < PARTITIONS
+        on.sync_ledgers()
+    with stage(data) as on:
+        assert 0 < met(on) < PARTITIONS
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+
+
+def test_a_crash_while_a_topic_appears_skips_no_job(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("a.first", {})
+        hire(on, target="a.>", reset="latest")
+        filled(on, "a.new", partitions=A_STEP)
+        on.core.create_topic("a.other", {"partitions": PARTITIONS})
+        turn(on)
+        on.sync_ledgers()
+    with stage(data) as on:
+        assert met(on) < 1 + A_STEP + PARTITIONS
+        for partition in range(PARTITIONS):
+            on.publish("a.other", [b"%d" % (100 + partition)], partition=partition)
+        on.run()
+        ann = hire(on, target="a.>", prefetch=1000)
+        assert values(ann) == [*range(A_STEP), *range(100, 100 + PARTITIONS)]
+
+
+def test_a_topic_that_is_deleted_in_between_leaves_nothing_in_the_queue(data: Path) -> None:
+    with stage(data) as on:
+        filled(on)
+        begin(on)
+        on.core.delete_topic("t", succeeded)
+        on.run()
+        assert met(on) == 0
+        with pytest.raises(TopicNotFoundError):
+            on.core.queues.prepare(wanting(missing="fail"), Hand(on, "ann"))
+        filled(on)
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+    with stage(data) as on:
+        assert met(on) == PARTITIONS
+
+
+def test_a_topic_that_appears_and_is_deleted_in_between_leaves_nothing(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("a.first", {})
+        ann = hire(on, target="a.>")
+        on.core.create_topic("a.new", {"partitions": PARTITIONS})
+        turn(on)
+        assert met(on) > 1
+        on.core.delete_topic("a.new", succeeded)
+        on.run()
+        assert met(on) == 1
+        assert [joined.name for joined in ann.joins] == ["a.first"]
+    with stage(data) as on:
+        assert met(on) == 1
+
+
+def test_a_topic_that_grows_in_between_is_met_as_a_whole(data: Path) -> None:
+    with stage(data) as on:
+        filled(on)
+        begin(on)
+        on.grow("t", PARTITIONS + 20)
+        on.run()
+        assert met(on) == PARTITIONS + 20
+    with stage(data) as on:
+        assert met(on) == PARTITIONS + 20
+
+
+def test_a_queue_that_is_deleted_in_between_does_not_come_back(data: Path) -> None:
+    with stage(data) as on:
+        filled(on)
+        begin(on)
+        on.core.queues.delete("q", succeeded)
+        for _ in range(3):
+            turn(on)
+        on.run()
+        assert on.core.queues.names() == []
+    with stage(data) as on:
+        assert on.core.queues.names() == []
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+
+
+def test_a_worker_that_leaves_in_between_hears_of_no_new_topic(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("a.first", {})
+        ann = hire(on, target="a.>")
+        on.core.create_topic("a.new", {"partitions": PARTITIONS})
+        turn(on)
+        on.core.queues.leave(ann.subscription)
+        on.run()
+        assert [joined.name for joined in ann.joins] == ["a.first"]
+        for partition in range(PARTITIONS):
+            on.publish("a.new", [b"%d" % partition], partition=partition)
+        on.run()
+        assert values(hire(on, target="a.>", prefetch=1000)) == list(range(PARTITIONS))
+
+
+async def test_a_client_that_is_gone_in_between_has_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanlog.broker.slices.SLICE_US", 0)
+    async with serving() as served:
+        core = served.node.core
+        core.create_topic("t", {"partitions": PARTITIONS})
+        peer = await served.greeted()
+        await peer.send(
+            request(FrameKind.WORK, wanting(), 5, 7)
+            + request(FrameKind.UNSUBSCRIBE, messages.Unsubscribe(), 6, 7)
+        )
+        answers = [await peer.expect(FrameKind.OK), await peer.expect(FrameKind.ERROR)]
+        assert [answer.request for answer in answers] == [6, 5]
+        assert answers[1].failure.code == ClosedError.code
+        leaving = await served.greeted()
+        await leaving.send(request(FrameKind.WORK, wanting(), 5, 7))
+        leaving.close()
+        await until(lambda: core.connections == 1 and not core.queues.every()[0].workers)
