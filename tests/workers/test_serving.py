@@ -48,7 +48,8 @@ async def test_clients_of_all_kinds_share_topics_over_all_workers(tmp_path: Path
             pages = [await http.ws_connect(f"{broker.web}/v1/ws") for _ in range(4)]
             for page in pages:
                 await page.send_json({"op": "subscribe", "id": 1, "target": "news"})
-                await page.receive_json(timeout=PATIENCE_SECONDS)
+                while "ok" not in await page.receive_json(timeout=PATIENCE_SECONDS):
+                    pass
             await connected[0].publish("news", "native")
             await redis.publish("news", "redis")
             async with http.post(f"{broker.web}/v1/topics/news/messages", data="web") as answer:
