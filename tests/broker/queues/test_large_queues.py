@@ -3,6 +3,7 @@ happens in between breaks no promise."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,12 +11,22 @@ import pytest
 
 from fanlog.broker.queues import queue as queue_module
 from fanlog.broker.queues import queues as queues_module
+from fanlog.broker.queues import resets
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.slices import SLICE_US
-from fanlog.errors import ClosedError, TopicNotFoundError
+from fanlog.broker.state import ledger
+from fanlog.errors import (
+    ClosedError,
+    FanlogError,
+    GroupActiveError,
+    GroupNotFoundError,
+    LogFailedError,
+    TopicNotFoundError,
+)
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.format.messages import Work
+from fanlog.format.messages import JobOutcome, OutcomeKind, ResetGroup, Settle, Settled, Work
+from fanlog.model import Start
 from tests.broker.queues.workers import Hand, hire
 from tests.broker.stage import HandRuntime, Stage, stage, succeeded
 from tests.edge.stage import until
@@ -36,6 +47,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         return runtime.monotonic_us()
 
     monkeypatch.setattr(queues_module, "_MET_A_STEP", A_STEP)
+    monkeypatch.setattr(resets, "_RESET_A_STEP", A_STEP)
     monkeypatch.setattr(queue_module, "_STIRRED_A_STEP", A_STEP)
     monkeypatch.setattr(HandRuntime, "work_us", work_us)
 
@@ -256,3 +268,264 @@ async def test_a_client_that_is_gone_in_between_has_no_worker(
         await leaving.send(request(FrameKind.WORK, wanting(), 5, 7))
         leaving.close()
         await until(lambda: core.connections == 1 and not core.queues.every()[0].workers)
+
+
+# Resets
+
+
+def floors(on: Stage) -> list[int]:
+    parts = queue_of(on).partitions
+    return [parts[key].jobs.floor for key in sorted(parts)]
+
+
+def finished(on: Stage) -> None:
+    """A queue that has done everything, and has no workers."""
+    filled(on)
+    ann = hire(on, prefetch=1000)
+    ann.ack(ann.jobs())
+    on.core.queues.leave(ann.subscription)
+    on.run()
+    assert floors(on) == [1] * PARTITIONS
+
+
+class Resetting:
+    """A reset to offset 0 that goes on a turn at a time."""
+
+    def __init__(self, on: Stage, offset: int = 0) -> None:
+        self.on = on
+        wanted = ResetGroup(group="q", start=Start("offset", offset))
+        self.task = asyncio.ensure_future(on.core.queues.reset(wanted))
+
+    async def turn(self) -> None:
+        turn(self.on)
+        # The task goes on as far as it can.
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def until_written(self) -> None:
+        while not self.on.sync_group.waiting:
+            await self.turn()
+
+    async def until_partly_effective(self) -> None:
+        await self.until_written()
+        self.on.sync_group.sync()
+        await self.turn()
+        assert set(floors(self.on)) == {0, 1}
+
+    async def end(self) -> None:
+        while not self.task.done():
+            self.on.sync_group.sync()
+            await self.turn()
+        self.on.run()
+        self.task.result()
+
+
+def test_a_reset_changes_a_few_of_very_many_partitions_at_a_turn(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        await resetting.until_written()
+        assert floors(on) == [1] * PARTITIONS
+        on.sync_group.sync()
+        counts = [floors(on).count(0)]
+        while not resetting.task.done():
+            await resetting.turn()
+            counts.append(floors(on).count(0))
+        assert 0 < most_at_a_turn(counts) <= A_TURN
+        # It is answered when all of it has taken effect.
+        assert counts[-1] == PARTITIONS
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_crash_leaves_all_of_a_reset_or_nothing(data: Path, durable: bool) -> None:
+    async def crash(on: Stage) -> None:
+        resetting = Resetting(on)
+        if durable:
+            await resetting.until_partly_effective()
+        else:
+            await resetting.turn()
+        resetting.task.cancel()
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(crash(on))
+    with stage(data) as on:
+        assert floors(on) == [0 if durable else 1] * PARTITIONS
+
+
+def test_a_reset_that_does_not_become_durable_is_refused(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        await resetting.until_written()
+        on.fail_sync()
+        with pytest.raises(LogFailedError):
+            await resetting.task
+        assert floors(on) == [1] * PARTITIONS
+        assert not queue_of(on).resetting
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+
+
+def test_resets_take_effect_one_after_the_other(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        first = Resetting(on, 0)
+        await first.until_partly_effective()
+        second = Resetting(on, 1)
+        await second.end()
+        assert first.task.done()
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+        assert floors(on) == [1] * PARTITIONS
+    with stage(data) as on:
+        assert floors(on) == [1] * PARTITIONS
+
+
+def test_a_topic_that_is_deleted_during_a_reset_stays_away(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        await resetting.until_partly_effective()
+        on.core.delete_topic("t", succeeded)
+        await resetting.end()
+        assert met(on) == 0
+        filled(on)
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+    with stage(data) as on:
+        assert met(on) == PARTITIONS
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_queue_that_is_deleted_during_a_reset_does_not_come_back(
+    data: Path, written: bool
+) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        if written:
+            await resetting.until_partly_effective()
+        else:
+            await resetting.turn()
+        on.core.queues.delete("q", succeeded)
+        on.sync_group.sync()
+        if written:
+            await resetting.end()
+        else:
+            with pytest.raises(GroupNotFoundError):
+                await resetting.end()
+        assert on.core.queues.names() == []
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+    with stage(data) as on:
+        assert on.core.queues.names() == []
+
+
+def test_a_worker_that_comes_before_a_reset_is_written_prevents_it(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        await resetting.turn()
+        hire(on)
+        with pytest.raises(GroupActiveError):
+            await resetting.end()
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+        assert floors(on) == [1] * PARTITIONS
+
+
+def test_a_worker_that_comes_during_a_reset_gets_each_job_once(data: Path) -> None:
+    async def check(on: Stage) -> None:
+        resetting = Resetting(on)
+        await resetting.until_partly_effective()
+        hand = Hand(on, "bob")
+        subscription, _, _ = on.core.queues.work(1, wanting(worker="bob"), hand, hand)  # type: ignore[arg-type]
+        on.core.queues.start(subscription)
+        await resetting.turn()
+        assert not hand.jobs()
+        await resetting.end()
+        assert values(hand) == list(range(PARTITIONS))
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+
+
+def test_outcomes_of_jobs_from_before_a_reset_are_late(data: Path) -> None:
+    async def check(on: Stage, number: int) -> None:
+        resetting = Resetting(on)
+        await resetting.until_written()
+        on.sync_group.sync()
+        await resetting.turn()
+        assert queue_of(on).resetting
+        outcomes = tuple(
+            JobOutcome(number, p, OutcomeKind.ACK, 0, 1, -1, "") for p in range(PARTITIONS)
+        )
+        said = Settle(outcomes, on.core.epoch, queue="q", worker="ann")
+        answers: list[Settled | FanlogError] = []
+        on.core.queues.settle_kept(said, answers.append)
+        await resetting.turn()
+        assert not answers
+        await resetting.end()
+        on.sync_group.sync()
+        on.run()
+        (answer,) = answers
+        assert isinstance(answer, Settled)
+        assert len(answer.late) == PARTITIONS
+
+    with stage(data) as on:
+        filled(on)
+        ann = hire(on, prefetch=1000)
+        assert len(ann.jobs()) == PARTITIONS
+        # Its connection is lost: it keeps its jobs.
+        on.core.queues.lost(ann.subscription)
+        asyncio.run(check(on, on.core.catalog.get("t").number))
+        assert floors(on) == [0] * PARTITIONS
+    with stage(data) as on:
+        assert floors(on) == [0] * PARTITIONS
+
+
+def test_a_snapshot_during_a_reset_keeps_the_reset(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slices wait until the reset has taken effect."""
+    monkeypatch.setattr(ledger, "_SLICE_RECORDS", 50)
+
+    async def check(on: Stage) -> None:
+        with monkeypatch.context() as soon:
+            soon.setattr(ledger, "_SNAPSHOT_AFTER_RECORDS", 0)
+            for _ in on.core.queues.prepare(wanting(queue="other"), Hand(on, "eve")):
+                pass
+        resetting = Resetting(on)
+        while not queue_of(on).resetting:
+            await resetting.turn()
+        await resetting.end()
+
+    with stage(data) as on:
+        finished(on)
+        asyncio.run(check(on))
+        on.settle()
+    with stage(data) as on:
+        assert floors(on) == [0] * PARTITIONS
+
+
+def test_a_queue_on_a_topic_in_memory_is_reset_too() -> None:
+    with stage() as on:
+        finished(on)
+
+        async def check() -> None:
+            await Resetting(on).end()
+
+        asyncio.run(check())
+        assert values(hire(on, prefetch=1000)) == list(range(PARTITIONS))

@@ -965,7 +965,12 @@ def test_a_queue_is_described() -> None:
 
 def reset(on: Stage, **wanted: object) -> list:
     async def ask() -> list:
-        return await on.core.queues.reset(ResetGroup(group="q", **wanted))  # type: ignore[arg-type]
+        asked = ResetGroup(group="q", **wanted)  # type: ignore[arg-type]
+        resetting = asyncio.ensure_future(on.core.queues.reset(asked))
+        while not resetting.done():
+            await asyncio.sleep(0)
+            on.run()
+        return await resetting
 
     return asyncio.run(ask())
 

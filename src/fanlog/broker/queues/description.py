@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def describe_queue(broker: QueuePorts, queue: Queue, now_us: int) -> GroupInfo:
-    parts = sorted(queue.partitions.values(), key=lambda part: _topic_partition(part.partition))
+    parts = await _in_order(broker, queue)
     partitions = [
         await _describe_partition(broker, part, now_us) async for part in broker.slices.each(parts)
     ]
@@ -30,7 +30,7 @@ async def describe_queue(broker: QueuePorts, queue: Queue, now_us: int) -> Group
             target=worker.target,
             static=worker.named,
             present=worker.subscription is not None,
-            partitions=sum(number in worker.topics for number, _ in queue.partitions),
+            partitions=sum(queue.met.get(number, 0) for number in worker.topics),
             in_flight=worker.in_hand,
         )
         for worker in sorted(queue.workers.values(), key=lambda worker: worker.id)
@@ -88,16 +88,15 @@ def _urgent(part: QueuePartition) -> dict[int, int]:
     return dict(sorted(counts.items(), reverse=True))
 
 
-async def plan_queue_reset(broker: QueuePorts, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
+async def plan_queue_reset(
+    broker: QueuePorts, queue: Queue, wanted: ResetGroup
+) -> list[tuple[Partition, ResetStep]]:
     """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
     worked. An offset outside of a log becomes the end that is nearer."""
-    floors = {
-        _topic_partition(part.partition): part.jobs.floor for part in queue.partitions.values()
-    }
     if wanted.topic:
         partitions = list(broker.catalog.get(check_not_internal(wanted.topic)).partitions)
     else:
-        partitions = [part.partition for part in queue.partitions.values()]
+        partitions = [part.partition for part in await _in_order(broker, queue)]
     if wanted.partitions is not None:
         missing = set(wanted.partitions) - {partition.index for partition in partitions}
         if missing:
@@ -107,15 +106,22 @@ async def plan_queue_reset(broker: QueuePorts, queue: Queue, wanted: ResetGroup)
                 f"{shlex.quote(queue.name)}"
             )
         partitions = [p for p in partitions if p.index in wanted.partitions]
-    steps: list[ResetStep] = []
-    async for partition in broker.slices.each(sorted(partitions, key=_topic_partition)):
+    steps: list[tuple[Partition, ResetStep]] = []
+    async for partition in broker.slices.each(partitions):
         offset = await broker.reading.find_offset(partition, wanted.start)
         after = min(max(offset, partition.log.start_offset), partition.visible_end)
-        steps.append(
-            ResetStep(*_topic_partition(partition), floors.get(_topic_partition(partition)), after)
-        )
+        part = queue.partitions.get((partition.topic.number, partition.index))
+        floor = None if part is None else part.jobs.floor
+        steps.append((partition, ResetStep(partition.topic.name, partition.index, floor, after)))
     return steps
 
 
-def _topic_partition(partition: Partition) -> tuple[str, int]:
-    return partition.topic.name, partition.index
+async def _in_order(broker: QueuePorts, queue: Queue) -> list[QueuePartition]:
+    """A queue's partitions by topic. There may be very many."""
+    known: dict[str, list[QueuePartition]] = {}
+    async for part in broker.slices.each(list(queue.partitions.values())):
+        known.setdefault(part.partition.topic.name, []).append(part)
+    found: list[QueuePartition] = []
+    async for name in broker.slices.each(sorted(known)):
+        found += sorted(known[name], key=lambda part: part.partition.index)
+    return found

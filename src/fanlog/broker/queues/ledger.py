@@ -126,6 +126,8 @@ class QueueLedger:
         self.may_have_lost = self._ledger.may_have_lost
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe
+        self.write_large = self._ledger.write_large
+        self.has_taken_in = self._ledger.has_taken_in
 
     def load(self, known_until: KnownUntil) -> list[StoredQueue]:
         """Loads all queues. Entries about jobs that a crash took do not count for the new jobs at

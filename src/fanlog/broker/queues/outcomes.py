@@ -98,6 +98,8 @@ class Outcomes:
     def __init__(self, host: OutcomeHost) -> None:
         self._host = host
         self._requests: list[_Request] = []
+        # Those for queues that are being reset.
+        self._held: list[_Request] = []
         self._scheduled = False
         self._writing = False
 
@@ -116,6 +118,12 @@ class Outcomes:
         worker.queue.enlist_freed()
         worker.queue.enlist(worker)
 
+    def resume(self) -> None:
+        """A queue has been reset: decides on the outcomes that waited for it."""
+        held, self._held = self._held, []
+        self._requests = held + self._requests
+        self._schedule()
+
     def _schedule(self) -> None:
         if self._requests and not self._scheduled and not self._writing:
             self._scheduled = True
@@ -123,6 +131,9 @@ class Outcomes:
 
     def _take_some(self) -> list[_Request]:
         """The requests that are written together."""
+        if any(request.worker.queue.resetting for request in self._requests):
+            self._held += [r for r in self._requests if r.worker.queue.resetting]
+            self._requests = [r for r in self._requests if not r.worker.queue.resetting]
         outcomes = 0
         for i, request in enumerate(self._requests):
             outcomes += len(request.settle.outcomes)

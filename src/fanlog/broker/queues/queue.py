@@ -9,6 +9,7 @@ job.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
@@ -223,6 +224,9 @@ class Queue:
         self.durable = False
         # Whether the entry that deletes it is written.
         self.ends = False
+        # One reset at a time, and the partitions that begin anew now.
+        self.resets = asyncio.Lock()
+        self.resetting: frozenset[tuple[int, int]] = frozenset()
         self.born_in_memory = 0
         self.workers: dict[str, QueueWorker] = {}
         self.partitions: dict[tuple[int, int], QueuePartition] = {}
@@ -426,7 +430,7 @@ class Queue:
         """Leases jobs to workers with room, one lease each in turn. A lease is at most a fair share
         of the available jobs, so that one large batch is spread over all idle workers."""
         self._scheduled = False
-        if not self._ring or not self._stirred:
+        if not self._ring or not self._stirred or self.resetting:
             return
         if self._unconfirmed_bytes > _UNCONFIRMED_BYTES_MAX:
             return
@@ -576,7 +580,7 @@ class Queue:
     def tick(self, now_us: int) -> None:
         """Expires leases, and makes delayed jobs available."""
         self._look_ahead(now_us)
-        if not self._timed:
+        if not self._timed or self.resetting:
             return
         for part in list(self._timed):
             jobs = part.jobs

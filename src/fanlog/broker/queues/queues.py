@@ -31,6 +31,7 @@ from fanlog.broker.queues.ledger import (
 from fanlog.broker.queues.outcomes import Outcomes, SettleAnswer
 from fanlog.broker.queues.queue import Queue, QueueWorker, WorkerReader
 from fanlog.broker.queues.queue_partition import QueuePartition
+from fanlog.broker.queues.resets import QueueResets
 from fanlog.broker.queues.rules import (
     changed_queue_settings,
     check_dead_letter,
@@ -42,6 +43,7 @@ from fanlog.broker.queues.rules import (
 from fanlog.broker.queues.spans import JobSpan
 from fanlog.broker.queues.workers_by_name import WorkersByName
 from fanlog.broker.state.ledger import Done, Entry
+from fanlog.broker.threads import begun
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -94,6 +96,7 @@ class Queues:
         self._workers_by_name = WorkersByName()
         self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
         self._outcomes = Outcomes(self)
+        self._resets = QueueResets(broker, self._ledger, self._is_known, self._outcomes.resume)
         self._dead_letter_moves = DeadLetterMoves(DeadLetterWriter(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
@@ -482,7 +485,8 @@ class Queues:
         whole = appeared or self._is_whole(queue, topic)
         entries: list[Entry] = []
         for partition in some:
-            if (topic.number, partition.index) in queue.partitions:
+            key = topic.number, partition.index
+            if key in queue.partitions or key in queue.resetting:
                 continue
             start = start_of(partition, queue.settings, whole)
             part = queue.add_partition(partition, self._jobs(queue, start))
@@ -637,36 +641,22 @@ class Queues:
         if they were done; earlier ones are done."""
         queue = self._get(wanted.group)
         self._check_idle(queue)
-        steps = await plan_queue_reset(self._broker, queue, wanted)
         if wanted.dry_run:
-            return steps
-        # The positions were looked up in threads: a worker may have joined meanwhile.
-        self._check_idle(self._get(wanted.group))
-        anew = [self._anew(queue, step) for step in steps]
+            return [step for _, step in await plan_queue_reset(self._broker, queue, wanted)]
+        # One after the other: they must take effect in the order in which they are written.
+        async with queue.resets:
+            steps = await plan_queue_reset(self._broker, queue, wanted)
+            reset = await self._broker.slices.result(self._resets.prepared(queue, steps))
+            # That took a while: a worker may have joined meanwhile, or the queue is gone.
+            self._check_idle(self._get(wanted.group))
+            if not self._is_known(queue):
+                raise GroupNotFoundError(f"The queue {queue.name!r} was deleted before its reset.")
+            await begun(lambda done: self._resets.begin(reset, done))
+        return [step for _, step in steps]
 
-        def durable(fault: FanlogError | None) -> None:
-            if fault is not None or self._queues.get(queue.name) is not queue:
-                return
-            for partition, kept in anew:
-                if partition.topic.deleted:
-                    continue
-                old = queue.partitions.get((kept.number, kept.partition))
-                if old is not None:
-                    queue.drop_partition(old)
-                queue.add_partition(partition, kept.jobs, kept.sequence)
-            queue.enlist_freed()
-
-        entries = [self._ledger.partition_entry(queue.name, kept) for _, kept in anew]
-        self._ledger.write(entries, durable)
-        return steps
-
-    def _anew(self, queue: Queue, step: ResetStep) -> tuple[Partition, StoredQueuePartition]:
-        topic = self._broker.catalog.get(step.topic)
-        old = queue.partitions.get((topic.number, step.partition))
-        sequence = 1 if old is None else old.sequence + 1
-        jobs = self._jobs(queue, step.after)
-        kept = StoredQueuePartition(topic.name, step.partition, topic.number, sequence, jobs)
-        return topic.partitions[step.partition], kept
+    def _is_known(self, queue: Queue) -> bool:
+        """Whether the queue is not deleted, nor another of its name in its place."""
+        return self._queues.get(queue.name) is queue
 
     def delete(self, name: str, done: Done) -> None:
         """Deletes a queue without workers. `done` is called when that has taken effect; an error

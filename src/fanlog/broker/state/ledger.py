@@ -13,8 +13,8 @@ an entry that has not taken effect: that entry is behind the snapshot's begin, a
 entries say what has changed (`deltas`), a slice waits until all entries have taken effect.
 
 A large change is one batch, so that a crash leaves all of it or nothing, but it takes effect in
-slices. Until it has done so its keys are left out like those of pending entries, and no snapshot
-begins.
+slices. Until it has done so its keys are left out like those of pending entries, a slice of changes
+waits, and no snapshot begins.
 """
 
 from __future__ import annotations
@@ -249,6 +249,7 @@ class Ledger:
     def has_taken_in(self, keys: Container[bytes]) -> None:
         """All entries of a large change have taken effect, or can't become durable."""
         self._large = [known for known in self._large if known is not keys]
+        self._resume_slice()
 
     def write_or_owe(self, entries: Sequence[Entry]) -> None:
         """The same for something that has already happened: if there is no room now, it is written
@@ -297,9 +298,12 @@ class Ledger:
             elif fault is not None:
                 logger.error("entries of %s were not made durable: %s", self.name, fault)
         finally:
-            if self._slice_waits is not None and not self._pending:
-                write, self._slice_waits = self._slice_waits, None
-                write()
+            self._resume_slice()
+
+    def _resume_slice(self) -> None:
+        if self._slice_waits is not None and not self._pending and not self._large:
+            write, self._slice_waits = self._slice_waits, None
+            write()
 
     # Snapshots
 
@@ -329,7 +333,7 @@ class Ledger:
 
         if self._snapshot is not snapshot:
             return
-        if self._deltas and self._pending:
+        if self._deltas and (self._pending or self._large):
             self._slice_waits = lambda: self._write_slice(partition, snapshot)
             return
         some = snapshot.next_slice(self._pending_keys, *self._large)
