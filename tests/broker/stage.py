@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
+from fanlog.broker.messages.restrictions import Unrestricted
 from fanlog.broker.messages.stream import Replicas
 from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor
 from fanlog.broker.ports import SendBuffer
@@ -134,7 +135,7 @@ class HandSync:
             self.end_turn()
 
 
-class Publisher:
+class Publisher(Unrestricted):
     """An origin that remembers its answers."""
 
     def __init__(self, producer_id: int = 0) -> None:

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 import fanlog
+from fanlog.broker.messages.restrictions import Unrestricted
 from fanlog.config_limits import LimitOptions
 from fanlog.errors import ConfigError, FanlogError, QuotaExceededError, RateLimitedError
 from fanlog.format.batch import encode_batch
@@ -140,7 +141,7 @@ async def test_what_retention_deletes_is_taken_off_by_housekeeping(tmp_path: Pat
         await client.publish("a.t", b"y")
 
 
-class Publisher:
+class Publisher(Unrestricted):
     """An origin that keeps what it is told. `limited` is what a connection is refused with."""
 
     def __init__(self) -> None:

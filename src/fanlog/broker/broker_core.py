@@ -40,6 +40,7 @@ from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.positions import checked_position
 from fanlog.broker.messages.publish_log import PublishLog
 from fanlog.broker.messages.reading import Reading
+from fanlog.broker.messages.restrictions import RestrictedOrigin
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
 from fanlog.broker.messages.stream import Replicas, TurnStream
 from fanlog.broker.messages.subscriptions import Subscriptions
@@ -57,7 +58,6 @@ from fanlog.broker.ports import (
     Gate,
     LiveSettings,
     Opener,
-    Origin,
     Runtime,
     WorkerProcesses,
 )
@@ -390,7 +390,7 @@ class BrokerCore:
 
     # Publishing
 
-    def take(self, data: bytes, at: int, origin: Origin) -> int:
+    def take(self, data: bytes, at: int, origin: RestrictedOrigin) -> int:
         """Takes whole batches from a publisher's bytes; see `Intake.take`."""
         self.turns.schedule()
         traces = self.traces
@@ -404,7 +404,9 @@ class BrokerCore:
             if sampled.noted:
                 sampled.taken()
 
-    def take_traced(self, data: bytes, at: int, origin: Origin, marks: list[SampledRecord]) -> int:
+    def take_traced(
+        self, data: bytes, at: int, origin: RestrictedOrigin, marks: list[SampledRecord]
+    ) -> int:
         """The same, where some records of the batch at `at` are sampled."""
         self.traces.sampled.note(data, at, marks, self.catalog.partitions.get, self.now_us())
         return self.take(data, at, origin)

@@ -16,9 +16,10 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.allowed_partitions import AllowedPartitions
-from fanlog.broker.messages.checks import Checked, NotYetError
+from fanlog.broker.messages.checks import NotYetError
 from fanlog.broker.messages.metering import Meter
 from fanlog.broker.messages.missing_topics import maybe_notice
+from fanlog.broker.messages.restrictions import Checked
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Addressed, FollowerPort
 from fanlog.config import ListenerOptions
@@ -440,7 +441,11 @@ class NativeSession:
         self._tasks.add(task)
         task.add_done_callback(ended)
 
-    # The publisher's side: the broker's Origin
+    # The publisher's side: the broker's RestrictedOrigin
+
+    @property
+    def patient(self) -> NativeSession:
+        return self
 
     def acknowledge(self, entries: list[bytes]) -> None:
         self.outlet.write(ack_frame(entries))

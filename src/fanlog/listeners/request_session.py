@@ -12,6 +12,7 @@ import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore
+from fanlog.broker.messages.restrictions import Restrictions
 from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.ports import FollowerPort
 from fanlog.config import ListenerOptions
@@ -24,8 +25,8 @@ from fanlog.listeners.notifier import NativeOutlet, Notifier
 Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 
 
-class RequestSession(Protocol):
-    """One peer, and how its requests are answered."""
+class RequestSession(Restrictions, Protocol):
+    """One peer, what it may do, and how its requests are answered."""
 
     broker: BrokerCore
     outlet: NativeOutlet

@@ -8,9 +8,10 @@ connection of that batch waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from fanlog.broker.messages.delayed_checks import RECORD_WORK_BYTES, scheduled_fault
+from fanlog.broker.messages.restrictions import Checked, Guard, Patient, Restrictions
 from fanlog.broker.messages.unpacking import Unpacker, decoding_bytes
 from fanlog.broker.ports import Runtime
 from fanlog.errors import FanlogError, FormatError, UnreadableError
@@ -23,11 +24,7 @@ from fanlog.format.schedules import SCHEDULED_TOPIC
 # Bytes decoded in a thread for one connection before others get their turn.
 _JOB_BYTES = 4 << 20
 
-
-# Returns the error against publishing to a topic, or None. A publisher without permission for all
-# topics has one as its `guard`, and one for ids of delayed messages as its `schedule_guard`.
-Guard = Callable[[str], FanlogError | None]
-# The same for a delayed message with this key: it may replace another one.
+# The error against a delayed message with this key: it may replace another one.
 ReplacementFault = Callable[[bytes, Guard], FanlogError | None]
 
 
@@ -38,28 +35,6 @@ class Unchecked(NamedTuple):
     at: int
     header: BatchHeader
     topic: str
-
-
-class Checked(NamedTuple):
-    """A decoded batch, identified by its checksum, and its error if any. `targets` are the topics
-    of its delayed messages, and `keys` their keys."""
-
-    body_crc: int
-    length: int
-    fault: FanlogError | None
-    targets: frozenset[str] = frozenset()
-    keys: frozenset[bytes] = frozenset()
-
-
-@runtime_checkable
-class Patient(Protocol):
-    """A publisher that can wait. While `checking`, it offers nothing; then `resume` is called, and
-    it offers the same batches again."""
-
-    checked: list[Checked]
-    checking: bool
-
-    def resume(self) -> None: ...
 
 
 class NotYetError(Exception):
@@ -73,44 +48,44 @@ class Checks:
         self._spent_bytes = 0
         self.replacement_fault: ReplacementFault = _no_replacement
 
-    def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
+    def fault(self, origin: Restrictions, batch: Unchecked) -> FanlogError | None:
         """The error of a batch, or None. Raises `NotYetError` if the check takes a while."""
-        checked: list[Checked] | None = getattr(origin, "checked", None)
-        if checked:
-            known = checked.pop(0)
+        patient = origin.patient
+        if patient is not None and patient.checked:
+            known = patient.checked.pop(0)
             if _is_of(known, batch):
                 return self._guarded(origin, known)
             # Its topic may be deleted since: then these bytes are another batch.
-            checked.clear()
-        if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
+            patient.checked.clear()
+        if self._may_spend(self._work(batch)) or patient is None:
             return self._guarded(origin, _look(batch, self._unpacker.limits))
-        self._begin(origin, list(self._following(batch)))
+        self._begin(patient, list(self._following(batch)))
         raise NotYetError
 
-    def faults(self, origin: object, batches: list[Unchecked]) -> list[FanlogError | None]:
+    def faults(self, origin: Restrictions, batches: list[Unchecked]) -> list[FanlogError | None]:
         """The same for batches that are taken together. Decoded ones are kept until all are."""
-        if not isinstance(origin, Patient) or (
-            not origin.checked and self._may_spend(sum(map(self._work, batches)))
+        patient = origin.patient
+        if patient is None or (
+            not patient.checked and self._may_spend(sum(map(self._work, batches)))
         ):
             limits = self._unpacker.limits
             return [self._guarded(origin, _look(batch, limits)) for batch in batches]
-        known = origin.checked
+        known = patient.checked
         if not all(map(_is_of, known, batches)):
             known.clear()
         if len(known) < len(batches):
-            self._begin(origin, batches[len(known) :])
+            self._begin(patient, batches[len(known) :])
             raise NotYetError
-        origin.checked = []
+        patient.checked = []
         return [self._guarded(origin, checked) for checked in known]
 
-    def _guarded(self, origin: object, checked: Checked) -> FanlogError | None:
+    def _guarded(self, origin: Restrictions, checked: Checked) -> FanlogError | None:
         """The error of a batch or of its sender, or None."""
-        guard: Guard | None = getattr(origin, "guard", None)
+        guard, by_id = origin.guard, origin.schedule_guard
         if checked.fault is not None or guard is None:
             return checked.fault
         refusals = filter(None, map(guard, sorted(checked.targets)))
         refusal = next(refusals, None)
-        by_id: Guard | None = getattr(origin, "schedule_guard", None)
         if refusal is not None or by_id is None:
             return refusal
         faults = (self.replacement_fault(key, by_id) for key in checked.keys)
@@ -153,7 +128,7 @@ class Checks:
                 return
             header = following
 
-    def _begin(self, origin: Patient, batches: list[Unchecked]) -> None:
+    def _begin(self, patient: Patient, batches: list[Unchecked]) -> None:
         work = count = 0
         for batch in batches:
             work += self._work(batch)
@@ -167,14 +142,14 @@ class Checks:
             return [_look(batch, limits) for batch in some]
 
         def checked(result: list[Checked] | Exception) -> None:
-            origin.checking = False
+            patient.checking = False
             if isinstance(result, Exception):
                 fault = FanlogError(f"The broker failed to decode a batch: {result!r}.")
                 result = [Checked(b.header.body_crc, b.header.length, fault) for b in some]
-            origin.checked += result
-            origin.resume()
+            patient.checked += result
+            patient.resume()
 
-        origin.checking = True
+        patient.checking = True
         self._unpacker.in_thread(work, check, checked)
 
 

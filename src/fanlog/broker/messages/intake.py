@@ -18,15 +18,14 @@ from typing import NamedTuple, Protocol
 
 import google_crc32c
 
-from fanlog.broker.messages.allowed_partitions import AllowedPartitions
 from fanlog.broker.messages.batch_sizes import Sizes
-from fanlog.broker.messages.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
+from fanlog.broker.messages.checks import Checks, NotYetError, ReplacementFault, Unchecked
 from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.producers import Producer, forget_longest_idle
+from fanlog.broker.messages.restrictions import UNRESTRICTED, RestrictedOrigin, Restrictions
 from fanlog.broker.messages.sampled_batches import Sampled
 from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.messages.turns import Turns
-from fanlog.broker.ports import Origin
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
@@ -146,7 +145,13 @@ class Intake:
         self._checks.replacement_fault = replacement_fault
 
     def take(  # noqa: PLR0912, PLR0915 - each batch comes by here, and calls are what it costs
-        self, data: bytes, at: int, origin: Origin, *, reserved: bool = False, staged: bool = False
+        self,
+        data: bytes,
+        at: int,
+        origin: RestrictedOrigin,
+        *,
+        reserved: bool = False,
+        staged: bool = False,
     ) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
@@ -215,7 +220,7 @@ class Intake:
                     producer_id, producer_epoch, sequence, count, reserved, staged, at - length
                 )
                 try:
-                    if self._refused(partition, submission, claimed, data):
+                    if self._refused(origin, partition, submission, claimed, data):
                         continue
                 except NotYetError:
                     return self._sampled.not_taken(at - length)
@@ -279,7 +284,7 @@ class Intake:
             self.newly_ranked.append(partition)
         return codec
 
-    def inspect(self, data: bytes, at: int, origin: object = None) -> BatchHeader:
+    def inspect(self, data: bytes, at: int, origin: Restrictions | None = None) -> BatchHeader:
         """The header of a batch that will be taken later. Every error is raised now: bad bytes as
         FormatError, the rest with the error that a publisher would get."""
         header = read_header(data, at)
@@ -306,12 +311,13 @@ class Intake:
         return header
 
     def check_columns(
-        self, data: bytes, batches: Iterable[tuple[int, BatchHeader]], origin: object
+        self, data: bytes, batches: Iterable[tuple[int, BatchHeader]], origin: Restrictions | None
     ) -> None:
         """Checks the columns of batches that will be taken later, if their topics are compacted.
         Raises `NotYetError` if the origin has to ask again."""
         found: list[Unchecked] = []
-        guard: Guard | None = getattr(origin, "guard", None)
+        origin = origin or UNRESTRICTED
+        guard = origin.guard
         for at, header in batches:
             partition = self._partitions.get(partition_key(header.topic, header.partition))
             refusal = None if partition is None or not guard else guard(partition.topic.name)
@@ -324,7 +330,7 @@ class Intake:
                 raise fault
 
     def _begin(
-        self, partition: Partition, origin: Origin, now_us: int
+        self, partition: Partition, origin: RestrictedOrigin, now_us: int
     ) -> tuple[Submission, list[bytes]]:
         """Opens the partition's turn, if it is not open, for this publisher."""
         parts, submissions = partition.parts, partition.submissions
@@ -341,7 +347,7 @@ class Intake:
         group = self._turns.group
         return group is not None and group.pending_bytes > self._options.pending_bytes_max
 
-    def _sound_bytes(self, partition: Partition, origin: Origin) -> int:
+    def _sound_bytes(self, partition: Partition, origin: RestrictedOrigin) -> int:
         """Batches up to this length need no further check."""
         settings = partition.topic.settings
         metering = self._metering
@@ -356,6 +362,7 @@ class Intake:
 
     def _refused(
         self,
+        origin: Restrictions,
         partition: Partition,
         submission: Submission,
         claimed: _Claimed,
@@ -375,7 +382,7 @@ class Intake:
             staged=claimed.staged,
         )
         if fault is None and not claimed.reserved:
-            fault = self._metering.maybe_fault(partition.topic, submission.origin)
+            fault = self._metering.maybe_fault(partition.topic, origin)
         if fault is None and not claimed.reserved:
             fault = self._unscheduled(partition, body, header)
         if (
@@ -385,7 +392,7 @@ class Intake:
             and not claimed.reserved
         ):
             batch = Unchecked(data, at, header, partition.topic.name)
-            fault = self._checks.fault(submission.origin, batch)
+            fault = self._checks.fault(origin, batch)
         if fault is not None:
             self._turn_away(partition, submission, claimed, fault)
         return fault is not None
@@ -432,9 +439,9 @@ class Intake:
         columns = body[CLIENT_PART.size :]
         return self._scheduled_fault(header.flags, columns, header.record_count)
 
-    def _finder(self, origin: Origin) -> Callable[[int], Partition | None]:
+    def _finder(self, origin: RestrictedOrigin) -> Callable[[int], Partition | None]:
         """Finds the partition of a key, if this publisher may publish there."""
-        allowed: AllowedPartitions | None = getattr(origin, "allowed", None)
+        allowed = origin.allowed
         if allowed is None:
             return self._partitions.get
         if allowed.epoch != self._allowed_epoch:
@@ -446,11 +453,11 @@ class Intake:
         self._allowed_epoch += 1
 
     def _refuse_unknown(
-        self, origin: Origin, topic: int, index: int, sequence: int, at: int
+        self, origin: RestrictedOrigin, topic: int, index: int, sequence: int, at: int
     ) -> None:
         self._sampled.not_taken(at)
         partition = self._partitions.get(partition_key(topic, index))
-        guard: Guard | None = getattr(origin, "guard", None)
+        guard = origin.guard
         refusal = guard(partition.topic.name) if guard and partition is not None else None
         origin.refuse(topic, index, sequence, sequence, refusal or _unknown_topic(topic, index))
 

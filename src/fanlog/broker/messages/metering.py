@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.messages.inboxes import is_inbox
+from fanlog.broker.messages.restrictions import Restrictions
 from fanlog.broker.messages.topic_limits import TopicLimits
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.config_limits import LimitOptions
@@ -174,15 +175,15 @@ class Metering:
             return None
         return rates.refusal(now_us)
 
-    def touch(self, partition: Partition, origin: object) -> FanlogError | None:
+    def touch(self, partition: Partition, origin: Restrictions) -> FanlogError | None:
         """A publisher starts to publish to a partition; the error against it, or None."""
         if self._touched is not None:
             self._touched.setdefault(partition, partition.next_offset)
         return self.maybe_fault(partition.topic, origin)
 
-    def maybe_fault(self, topic: BrokerTopic, origin: object) -> FanlogError | None:
+    def maybe_fault(self, topic: BrokerTopic, origin: Restrictions) -> FanlogError | None:
         """The error against a batch of this origin for the topic, or None."""
-        fault: FanlogError | None = getattr(origin, "limited", None)
+        fault = origin.limited
         if fault is None and topic.limits is not None:
             fault = topic.limits.maybe_fault(self.pause_seconds_max)
         self._refusals += fault is not None

@@ -29,8 +29,8 @@ from fanlog.format.trace_context import KIND_TRACED, SampledRecord, TraceContext
 from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 
 if TYPE_CHECKING:
+    from fanlog.broker.messages.restrictions import RestrictedOrigin
     from fanlog.broker.messages.topics import Cursor, Partition
-    from fanlog.broker.ports import Origin
 
 # Batches that may still be delivered. Each takes a few hundred bytes.
 _FOLLOWED_MAX = 1024
@@ -38,7 +38,7 @@ _FOLLOWED_MAX = 1024
 # trace would be nothing else.
 _LATE_SPANS_MAX = 8
 
-TakeBatch = Callable[[bytes, int, "Origin"], int]
+TakeBatch = Callable[[bytes, int, "RestrictedOrigin"], int]
 _NEXT = attrgetter("next")
 
 
@@ -121,7 +121,9 @@ class Traces:
         if kept:
             self._follow(TracedBatch(noted, kept))
 
-    def take_some(self, data: bytes, at: int, origin: Origin, take: TakeBatch, find: Find) -> int:
+    def take_some(
+        self, data: bytes, at: int, origin: RestrictedOrigin, take: TakeBatch, find: Find
+    ) -> int:
         """Takes the whole batches from `at` on, and starts a trace for some of those without
         one."""
         sampled = self.sampled

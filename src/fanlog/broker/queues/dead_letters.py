@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fanlog.broker.messages.restrictions import Unrestricted
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.errors import (
     DamagedError,
@@ -94,7 +95,7 @@ class _DeadBatch(NamedTuple):
     done: Done
 
 
-class DeadLetterWriter:
+class DeadLetterWriter(Unrestricted):
     """Stores dead letters. It is the broker's own publisher: the number of a letter is its first
     sequence, which also identifies the answer."""
 

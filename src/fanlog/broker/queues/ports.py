@@ -8,11 +8,11 @@ from typing import Protocol
 from fanlog.broker.messages.catalog import Catalog
 from fanlog.broker.messages.drop_notes import DropNotes
 from fanlog.broker.messages.reading import Reading
+from fanlog.broker.messages.restrictions import RestrictedOrigin
 from fanlog.broker.messages.subscriptions import Subscriptions
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
-from fanlog.broker.ports import Origin
 from fanlog.broker.slices import Slices
 from fanlog.broker.state.durable_names import DurableNames
 from fanlog.broker.state.internal import InternalTopics
@@ -41,7 +41,7 @@ class DeadLetterPorts(Protocol):
         exist_ok: bool,
         compare: Collection[str] | None,
     ) -> BrokerTopic: ...
-    def take(self, data: bytes, at: int, origin: Origin) -> int: ...
+    def take(self, data: bytes, at: int, origin: RestrictedOrigin) -> int: ...
     def now_us(self) -> int: ...
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import msgspec
 
+from fanlog.broker.messages.restrictions import Unrestricted
 from fanlog.broker.state.durable_names import MemberPosition
 from fanlog.errors import (
     FanlogError,
@@ -117,7 +118,7 @@ def _in_order(intent: Intent, staged: Mapping[str, StagedBytes]) -> deque[bytes 
     return pieces
 
 
-class BatchAnswers:
+class BatchAnswers(Unrestricted):
     """The origin of a piece's batches: calls back when all of them are answered."""
 
     def __init__(self, batches: int, done: Callable[[FanlogError | None], None]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fanlog.broker.messages.intake import Intake, partition_key
+from fanlog.broker.messages.restrictions import Restrictions
 from fanlog.broker.ports import Runtime
 from fanlog.broker.state.durable_names import MemberPosition, of_member
 from fanlog.broker.transactions.execution import TransactionExecution
@@ -189,7 +190,7 @@ class Transactions:
         self._open[ticket] = transaction
         return transaction
 
-    def stage(self, ticket: str, data: bytes, origin: object = None) -> None:
+    def stage(self, ticket: str, data: bytes, origin: Restrictions | None = None) -> None:
         """Stages whole batches, all or none. Batches that the stager has already sent are skipped.
         Raises `NotYetError` if the origin has to send them again."""
         transaction = self._find(ticket)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.messages.metering import Meter, Metering
+from fanlog.broker.messages.restrictions import Unrestricted
 from fanlog.errors import FanlogError, ForbiddenError, MessageTooLargeError, too_large
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import topic_of
@@ -57,7 +58,7 @@ class ChannelRoutes(Protocol):
 _Run = tuple["Partition", Sequence[bytes], PublishingConnection, "Owed", int]
 
 
-class Gathering:
+class Gathering(Unrestricted):
     """Messages of all connections that the broker does not have yet. They are submitted at the end
     of its turn. This is the broker's Origin for them, and answers their publishers."""
 
