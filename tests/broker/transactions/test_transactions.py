@@ -143,6 +143,24 @@ def test_the_first_commit_of_an_id_wins_whatever_the_ticket(data: Path) -> None:
         assert Staging(on, "day-1").begun.committed
 
 
+@SIZES
+def test_nobody_hears_of_a_commit_before_it_is_durable(data: Path, options: BrokerOptions) -> None:
+    """The simulation found one that a crash took back."""
+    with stage(data, options=options) as on:
+        mine = Staging(on, "day-1")
+        mine.stage("a", b"1")
+        mine.commit()
+        on.run()
+        again = Staging(on, "day-1")
+        assert not again.begun.committed
+        again.stage("a", b"2")
+        late = again.commit()
+        settle(on)
+        assert late.only == TransactionCommitted("day-1", already=True)
+        assert Staging(on, "day-1").begun.committed
+        assert on.values("a") == [b"1"]
+
+
 def test_an_id_can_be_chosen_with_the_commit(data: Path) -> None:
     with stage(data) as on:
         one, two = Staging(on), Staging(on)

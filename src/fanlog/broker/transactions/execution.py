@@ -171,8 +171,13 @@ class TransactionExecution:
     # Committing
 
     def __contains__(self, id: str) -> bool:
-        """Whether a transaction of this id is committed."""
+        """Whether a transaction of this id is committed, or about to be."""
         return id in self._commits or id in self._ids
+
+    def has_stored(self, id: str) -> bool:
+        """Whether one is committed, and all of it is stored."""
+        commit = self._commits.get(id)
+        return id in self._ids if commit is None else commit.stored
 
     def when_stored(self, id: str, tell: CommitDone) -> None:
         """Answers that an id was committed before, as soon as all of it is stored."""

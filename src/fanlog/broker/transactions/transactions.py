@@ -169,7 +169,8 @@ class Transactions:
             transaction = self._begin(wanted)
             transaction.who, transaction.client = who or transaction.who, client
         id = transaction.id
-        return TransactionBegun(transaction.ticket, id, committed=id in self._commits)
+        # One that is being committed may come to nothing: its commit waits, and says so.
+        return TransactionBegun(transaction.ticket, id, committed=self._commits.has_stored(id))
 
     def _begin(self, wanted: BeginTransaction) -> _Open:
         if not wanted.timeout_seconds > 0:
