@@ -16,6 +16,7 @@ from fanlog.broker.threads import begun
 from fanlog.errors import ClosedError, FencedError, GroupNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
+from fanlog.format.long_messages import encode_around, encode_items
 from fanlog.format.messages import decode
 from fanlog.format.patterns import fits
 from fanlog.identity import Verb
@@ -182,7 +183,9 @@ def describe_group(session: RequestSession, request: int, aux: int, payload: mem
     session.permit.ask_state(_verb(session, name), name)
 
     async def describing() -> None:
-        session.answer(request, await _keeper(session, name).describe(name))
+        found = await _keeper(session, name).describe(name)
+        partitions = await session.broker.slices.result(encode_items(found.partitions))
+        session.answer(request, encode_around(found, "partitions", partitions))
 
     session.later(request, describing())
 
@@ -196,7 +199,9 @@ def reset_group(session: RequestSession, request: int, aux: int, payload: memory
         if session.client == SPARK_CLIENT and not wanted.dry_run:
             user = session.permit.who.user
             session.broker.pipelines.moved(wanted.group, steps, user=user, client=session.client)
-        session.answer_durably(request, steps)
+        # There may be tens of thousands.
+        encoded = await session.broker.slices.result(encode_items(steps))
+        session.answer_durably(request, encoded)
 
     session.later(request, resetting())
 

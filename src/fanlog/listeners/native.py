@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
-
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.messages.allowed_partitions import AllowedPartitions
@@ -84,7 +82,7 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.request_session import Beginning
+from fanlog.listeners.request_session import Answer, Beginning
 from fanlog.security.connections import CountedAccount
 
 logger = logging.getLogger("fanlog.listeners")
@@ -346,11 +344,13 @@ class NativeSession:
 
     # Answers
 
-    def answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
+    def answer(self, request: int, answer: Answer = None) -> None:
         if self._audited:
             self._audited.end(self, request)
         if answer is None:
             self.outlet.write(frame(FrameKind.OK, request=request))
+        elif isinstance(answer, bytes):
+            self.outlet.write(frame(FrameKind.OK, answer, request=request))
         else:
             self.outlet.write(message_frame(FrameKind.OK, answer, request=request))
 
@@ -367,14 +367,12 @@ class NativeSession:
         """Another node is the primary: the client connects there, and asks again."""
         asyncio.get_running_loop().call_soon(self.outlet.finish, str(fault))
 
-    def answer_durably(
-        self, request: int, answer: msgspec.Struct | list[Any] | None = None
-    ) -> None:
+    def answer_durably(self, request: int, answer: Answer = None) -> None:
         """Answers when everything that the broker wrote for this request, and before, is
         durable."""
         self.when_durable(request, lambda: self.answer(request, answer))
 
-    def answer_committed(self, request: int, answer: msgspec.Struct | list[Any]) -> None:
+    def answer_committed(self, request: int, answer: Answer) -> None:
         """Answers about a change that is durable already: when the replicas have it, too."""
         if self.broker.stream.replicated:
             self.answer_durably(request, answer)

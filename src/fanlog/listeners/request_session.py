@@ -6,7 +6,7 @@ Law: a handler takes this port. It does not know `native.py`, which has the tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,8 @@ from fanlog.listeners.notifier import NativeOutlet, Notifier
 
 # Requests for a subscription that may take a while to begin.
 Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
+# The message of an answer, or its bytes if it is encoded already.
+Answer: TypeAlias = msgspec.Struct | list[Any] | bytes | None
 
 
 class RequestSession(Restrictions, Protocol):
@@ -52,12 +54,10 @@ class RequestSession(Restrictions, Protocol):
 
     # Answers
 
-    def answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None: ...
+    def answer(self, request: int, answer: Answer = None) -> None: ...
     def fail(self, request: int, fault: FanlogError) -> None: ...
-    def answer_durably(
-        self, request: int, answer: msgspec.Struct | list[Any] | None = None
-    ) -> None: ...
-    def answer_committed(self, request: int, answer: msgspec.Struct | list[Any]) -> None: ...
+    def answer_durably(self, request: int, answer: Answer = None) -> None: ...
+    def answer_committed(self, request: int, answer: Answer) -> None: ...
     def when_durable(
         self, request: int, resume: Callable[[], None], after: Iterator[object] | None = None
     ) -> None: ...

@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import check_public_name, missing_topic
 from fanlog.broker.threads import begun
-from fanlog.errors import FanlogError
+from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
+from fanlog.format.long_messages import encode_around, encode_items
 from fanlog.format.messages import decode
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Verb
+from fanlog.listeners.request_session import Answer
 
 if TYPE_CHECKING:
     from fanlog.listeners.request_session import NativeHandler, RequestSession
 
 
 logger = logging.getLogger("fanlog.listeners")
+
+# Partitions that an answer lists in one step.
+_PARTITIONS_AT_ONCE = 256
 
 
 def open_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
@@ -77,7 +82,28 @@ def create_topic(session: RequestSession, request: int, aux: int, payload: memor
         compare=wanted.compare,
         owner=session.permit.owner,
     )
-    session.answer_committed(request, topic.info())
+    _answer_with(session, request, topic, session.answer_committed)
+
+
+def _answer_with(
+    session: RequestSession,
+    request: int,
+    topic: BrokerTopic,
+    answer: Callable[[int, Answer], None],
+) -> None:
+    """Answers with a topic's state. Of very many partitions it is collected in slices."""
+    if len(topic.partitions) <= _PARTITIONS_AT_ONCE:
+        answer(request, topic.info())
+        return
+
+    async def answering() -> None:
+        infos = (partition.info() for partition in topic.partitions)
+        partitions = await session.broker.slices.result(encode_items(infos))
+        if topic.deleted:
+            raise TopicDeletedError(f"Topic {topic.name!r} was deleted meanwhile.")
+        answer(request, encode_around(topic.info_without_partitions(), "partitions", partitions))
+
+    session.later(request, answering())
 
 
 def grow_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
@@ -102,7 +128,7 @@ def _changed(session: RequestSession, request: int) -> Callable[[BrokerTopic | F
         if isinstance(got, FanlogError):
             session.fail(request, got)
         else:
-            session.answer_committed(request, got.info())
+            _answer_with(session, request, got, session.answer_committed)
 
     return answer
 
@@ -119,7 +145,7 @@ def list_topics(session: RequestSession, request: int, aux: int, payload: memory
 def describe_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedTopic, payload).name
     session.permit.ask(Verb.DESCRIBE, name)
-    session.answer(request, session.broker.describe(name))
+    _answer_with(session, request, session.broker.catalog.get(name), session.answer)
 
 
 def delete_topic(session: RequestSession, request: int, aux: int, payload: memoryview) -> None:

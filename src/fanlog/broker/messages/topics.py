@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import msgspec
+
 from fanlog.broker.authority import Permit
 from fanlog.broker.messages.audience import PartitionAudience
 from fanlog.broker.messages.producers import Producer
@@ -186,11 +188,16 @@ class BrokerTopic:
         return self.counters
 
     def info(self) -> TopicInfo:
+        return msgspec.structs.replace(
+            self.info_without_partitions(), partitions=tuple(p.info() for p in self.partitions)
+        )
+
+    def info_without_partitions(self) -> TopicInfo:
+        """The same for those who collect the partitions in slices."""
         return TopicInfo(
             name=self.name,
             number=self.number,
             settings=self.settings,
-            partitions=tuple(p.info() for p in self.partitions),
             counters=self.counters or ReaderCounters(),
         )
 
