@@ -294,8 +294,6 @@ class Network:
         self.weather = Weather()
         self.listening: dict[tuple[str, int], ListeningSocket] = {}
         self.streams: list[Stream] = []
-        # Names that stand for an address, as long as it lasts.
-        self.names: dict[str, Callable[[], str]] = {}
         # Paths that swallow everything: from one address to another.
         self._blocked: set[tuple[str, str]] = set()
         self._dice = world.dice("network")
@@ -323,8 +321,6 @@ class Network:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         source = process.machine.address
         await asyncio.sleep(self.delay())
-        if host in self.names:
-            host = self.names[host]()
         while self._is_cut_off(source, host):  # noqa: ASYNC110 - packets are sent again and again
             await asyncio.sleep(_AGAIN_SECONDS)
         listener = self.listening.get((host, port))

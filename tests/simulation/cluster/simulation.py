@@ -1,7 +1,7 @@
 """One run of a cluster: three nodes, an etcd, clients and faults, from one seed; then the checks.
 
-Clients connect to a name that stands for whichever node serves, also one that does not know yet
-that it is not the primary any more. After the faults: all nodes have to be in sync again within a
+Clients know all nodes, and connect to whichever serves, also one that does not know yet that it is
+not the primary any more. After the faults: all nodes have to be in sync again within a
 bounded time and have the same bytes, or a node says what an operator has to do. Then all machines
 lose their power at once, an operator chooses one to go on with, and what had to be synced is there.
 """
@@ -40,7 +40,6 @@ from tests.simulation.workloads import ALL
 from tests.simulation.workloads.publishing import PublishingUnsynced
 from tests.simulation.world import Stuck
 
-NAME = "cluster"
 _NODES = "abc"
 _KEYS = ClusterKeys("test")
 _SHARD_KEY = _KEYS.shard()
@@ -99,7 +98,6 @@ class ClusterSimulation(Simulation):
         # What is in etcd, as it was found there last.
         self._decoded: Stored | None = None
         self._seen: SeenRecord | None = None
-        self.network.names[NAME] = self._some_server
 
     def _planted(self, plant: Plant) -> AbstractContextManager[object]:
         stack = ExitStack()
@@ -109,13 +107,7 @@ class ClusterSimulation(Simulation):
 
     @property
     def url(self) -> str:
-        return f"fanlog://{NAME}:{PORT}"
-
-    def _some_server(self) -> str:
-        """Whoever listens; a primary of the past, too."""
-        taken = self.network.listening
-        listening = [node.name for node in self.nodes if (node.name, PORT) in taken]
-        return self._dice.choice(listening) if listening else NAME
+        return "fanlog://" + ",".join(f"{node}:{PORT}" for node in _NODES)
 
     # The cluster
 
