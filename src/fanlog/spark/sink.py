@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from fanlog.client.core.outbox import ProducerIdentity
-from fanlog.client.core.staging import StagedBatches, StagingFrame
+from fanlog.client.core.staging import StagedBatches
 from fanlog.client.core.topic_directory import codec_for
 from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import (
@@ -352,37 +352,31 @@ class SinkStager:
         while self._staged.is_full():
             self._await_oldest()
         self._staged.add(data)
-        frame = self._staged.maybe_next_frame()
-        try:
-            if frame is not None:
-                self._post(frame)
-        except ConnectionLostError as fault:
-            self._send_again(fault)
+        self._send_due()
 
-    def _post(self, frame: StagingFrame) -> None:
-        frame.request = self._broker.post_parts(FrameKind.STAGE, *frame.parts)
+    def _send_due(self) -> None:
+        """Sends frames, over as many connections as it takes."""
+        while due := self._staged.frames_due():
+            try:
+                for frame in due:
+                    frame.request = self._broker.post_parts(FrameKind.STAGE, *frame.parts)
+            except ConnectionLostError as fault:
+                self._lost(fault)
 
     def _await_oldest(self) -> None:
         """Waits for the oldest frame's answer."""
-        oldest = self._staged.unanswered()[0]
+        oldest = self._staged.oldest
         try:
             self._broker.take(oldest.request)
         except (ConnectionLostError, RequestTimeoutError) as fault:
-            self._send_again(fault)
+            self._lost(fault)
+            self._send_due()
         else:
             self._staged.answered(oldest)
 
-    def _send_again(self, fault: FanlogError) -> None:
-        """Sends all that is not answered once more, on a new connection."""
-        while True:
-            self._staged.lost(fault)
-            self._broker.reconnect()
-            try:
-                for frame in self._staged.unanswered():
-                    self._post(frame)
-                return
-            except ConnectionLostError as lost:
-                fault = lost
+    def _lost(self, fault: FanlogError) -> None:
+        self._staged.lost(fault)
+        self._broker.reconnect()
 
     def flush(self) -> None:
         while self._staged:

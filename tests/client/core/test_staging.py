@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.client.core.outbox import ProducerIdentity
-from fanlog.client.core.staging import StagedBatches
+from fanlog.client.core.staging import StagedBatches, StagingFrame
 from fanlog.errors import ConnectionLostError, FormatError
 
 LOST = ConnectionLostError("lost")
@@ -30,32 +30,62 @@ def test_batches_are_joined_into_frames_behind_the_ticket() -> None:
     for data in (b"aaaa", b"bbbb", b"cccc", b"x" * 20, b"d"):
         assert staged.number == len(staged._waiting)
         staged.add(data, size=len(data))
-    first, second = staged.maybe_next_frame(), staged.maybe_next_frame()
-    assert first is not None
-    assert second is not None
+    first, second = staged.frames_due()
     assert (first.parts, first.size) == ((b"T", b"aaaa", b"bbbb"), 8)
     assert second.parts == (b"T", b"cccc")
     assert staged.is_full()
-    assert staged.maybe_next_frame() is None
+    assert staged.frames_due() == ()
     staged.answered(first)
-    large = staged.maybe_next_frame()
-    assert large is not None
+    (large,) = staged.frames_due()
     assert large.parts == (b"T", b"x" * 20)
-    assert staged.unanswered() == (second, large)
+    assert staged.oldest is second
 
 
 def test_a_loss_is_met_with_a_new_connection_so_many_times_in_a_row() -> None:
     staged = staged_batches(rounds_max=2)
     staged.add(b"a")
     staged.add(b"b" * 10)
-    frame = staged.maybe_next_frame()
-    assert frame is not None
-    staged.lost(LOST)
-    staged.lost(LOST)
+    for _ in range(2):
+        assert len(staged.frames_due()) == 2
+        staged.lost(LOST)
+    first, _ = staged.frames_due()
     with pytest.raises(ConnectionLostError):
         staged.lost(LOST)
-    staged.answered(frame)
+    staged.answered(first)
     staged.lost(LOST)
+
+
+def test_a_lost_connection_counts_once_however_many_frames_it_had() -> None:
+    staged = staged_batches(rounds_max=1)
+    for _ in range(2):
+        staged.add(b"a" * 10)
+    frames = staged.frames_due()
+    for _ in frames:
+        staged.lost(LOST)
+    assert staged.frames_due() == frames
+
+
+def test_a_frame_that_was_answered_before_the_loss_is_not_sent_again() -> None:
+    staged = staged_batches(frames_max=3)
+    for data in (b"a", b"b", b"c", b"d"):
+        staged.add(data * 10)
+    first, second, third = staged.frames_due()
+    staged.lost(LOST)
+    staged.answered(first)
+    assert [frame.parts[1][:1] for frame in staged.frames_due()] == [b"b", b"c", b"d"]
+    assert staged.frames_due() == ()
+    assert staged.oldest is second
+    staged.answered(second)
+    staged.answered(third)
+    assert staged
+
+
+def test_without_another_connection_a_loss_is_the_end() -> None:
+    staged = staged_batches()
+    staged.add(b"a")
+    staged.frames_due()
+    with pytest.raises(ConnectionLostError):
+        staged.lost(LOST, comes_back=False)
 
 
 def test_bytes_that_the_broker_can_not_read_are_not_sent_again() -> None:
@@ -78,6 +108,7 @@ def test_a_broker_gets_every_batch_in_order_and_once_by_its_number(
     for number, size in enumerate(sizes):
         staged.add(bytes([number]) * size, size)
     wire: list[tuple[bytes, ...]] = []
+    sent: list[StagingFrame] = []
     taken: list[int] = []
 
     def deliver() -> None:
@@ -86,19 +117,19 @@ def test_a_broker_gets_every_batch_in_order_and_once_by_its_number(
         wire.clear()
 
     for step in [*steps, *(["send", "answer"] * 30)]:
-        unanswered = staged.unanswered()
         if step == "send":
-            frame = staged.maybe_next_frame()
-            if frame is not None:
+            for frame in staged.frames_due():
                 wire.append(frame.parts)
-        elif step == "answer" and unanswered:
+                sent.append(frame)
+        elif step == "answer" and sent:
             deliver()
-            staged.answered(unanswered[0])
+            assert sent[0] is staged.oldest
+            staged.answered(sent.pop(0))
         elif step == "lose":
             staged.lost(LOST)
             del wire[1:]
             deliver()
-            wire.extend(frame.parts for frame in unanswered)
+            sent.clear()
     assert taken == list(range(len(sizes)))
     assert not staged
 
@@ -106,7 +137,7 @@ def test_a_broker_gets_every_batch_in_order_and_once_by_its_number(
 def test_what_nobody_wants_any_more_is_dropped() -> None:
     staged = staged_batches()
     staged.add(b"a")
-    staged.maybe_next_frame()
+    staged.frames_due()
     staged.add(b"b")
     staged.clear()
     assert not staged

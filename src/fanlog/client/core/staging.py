@@ -1,6 +1,9 @@
 """Batches on their way into a transaction: numbered once, sent in order, and sent again after a
 loss until each is answered. The broker knows a stager by its identity and a batch by its number, so
 that one that comes twice is staged once.
+
+This decides what goes out on which connection, for the client and for Spark. A shell sends the
+`frames_due`, and says which are `answered` and when a connection is `lost`.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from fanlog.errors import FanlogError, FormatError
 
 class StagingFrame:
     """The payload of one STAGE frame, in parts. `size` is what its batches take of the buffer, and
-    `request` the number that it was sent under last."""
+    `request` the number that it was sent under last. `out`: the current connection has it."""
 
-    __slots__ = ("parts", "request", "size")
+    __slots__ = ("out", "parts", "request", "size")
 
     def __init__(self, parts: tuple[bytes, ...], size: int) -> None:
         self.parts = parts
         self.size = size
         self.request = 0
+        self.out = False
 
 
 class StagedBatches:
@@ -73,10 +77,17 @@ class StagedBatches:
         """Whether an answer has to come before another frame may go out."""
         return len(self._unanswered) >= self._frames_max
 
-    def maybe_next_frame(self) -> StagingFrame | None:
-        """A frame to send, which is unanswered from now on."""
-        if not self._waiting or self.is_full():
-            return None
+    def frames_due(self) -> tuple[StagingFrame, ...]:
+        """What to send now on the current connection, in order: what a lost one had, and then as
+        many new frames as may wait for answers."""
+        while self._waiting and not self.is_full():
+            self._unanswered.append(self._next_frame())
+        due = tuple(frame for frame in self._unanswered if not frame.out)
+        for frame in due:
+            frame.out = True
+        return due
+
+    def _next_frame(self) -> StagingFrame:
         parts = [self.ticket]
         size = length = 0
         while self._waiting:
@@ -87,23 +98,29 @@ class StagedBatches:
             parts.append(data)
             length += len(data)
             size += collected
-        frame = StagingFrame(tuple(parts), size)
-        self._unanswered.append(frame)
-        return frame
+        return StagingFrame(tuple(parts), size)
 
-    def unanswered(self) -> tuple[StagingFrame, ...]:
-        """What was sent and is not answered, oldest first: to send again on a new connection."""
-        return tuple(self._unanswered)
+    @property
+    def oldest(self) -> StagingFrame:
+        """The frame whose answer comes next."""
+        return self._unanswered[0]
 
     def answered(self, frame: StagingFrame) -> None:
         self._rounds = 0
         self._unanswered.remove(frame)
 
-    def lost(self, error: FanlogError) -> None:
-        """The connection is lost. Raises the error if a new one would not help."""
-        if isinstance(error.__cause__, FormatError) or self._rounds == self._rounds_max:
+    def lost(self, error: FanlogError, *, comes_back: bool = True) -> None:
+        """The connection is lost: all frames without an answer are due on the next one. Raises the
+        error if there will be none, or if it would not help. It may be called for each frame."""
+        if not comes_back or isinstance(error.__cause__, FormatError):
+            raise error
+        if not any(frame.out for frame in self._unanswered):
+            return
+        if self._rounds == self._rounds_max:
             raise error
         self._rounds += 1
+        for frame in self._unanswered:
+            frame.out = False
 
     def clear(self) -> None:
         """Drops everything: the transaction has ended."""

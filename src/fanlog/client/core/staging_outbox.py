@@ -86,10 +86,8 @@ class StagingOutbox(ClientOutbox):
         return bool(self._staged)
 
     def frames(self) -> tuple[StagingFrame, ...]:
-        """What to send on this connection, in order: all that is not answered."""
-        while self._staged.maybe_next_frame() is not None:
-            pass
-        return self._staged.unanswered()
+        """What to send now on the current connection, in order."""
+        return self._staged.frames_due()
 
     def staged(self, frame: StagingFrame) -> None:
         """The broker has the batches of a frame."""
@@ -97,11 +95,11 @@ class StagingOutbox(ClientOutbox):
         self.buffered_bytes -= frame.size
 
     def not_staged(self, error: BaseException, *, comes_back: bool) -> None:
-        """A frame has no answer. Raises the error, unless `frames` goes out again on a connection
+        """A frame has no answer. Raises the error, unless `frames` has it again for a connection
         that `comes_back`."""
-        if not isinstance(error, ConnectionLostError) or not comes_back:
+        if not isinstance(error, ConnectionLostError):
             raise error
-        self._staged.lost(error)
+        self._staged.lost(error, comes_back=comes_back)
 
     # The end
 

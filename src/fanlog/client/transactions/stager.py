@@ -103,7 +103,7 @@ class TransactionStager(StagingOutbox):
             self._task = asyncio.get_running_loop().create_task(self._stage_all())
 
     async def _stage_all(self) -> None:
-        """Sends frames in order until each is answered, over as many connections as it takes."""
+        """Sends frames, over as many connections as it takes."""
         wire = self._staging_wire
         try:
             while self.is_waiting:
