@@ -379,6 +379,7 @@ async def test_lost_records_in_a_row_are_one_hole_in_a_copy(
         (hole,) = follower.log("t").damaged
         assert (hole.first, hole.next) == (log.damaged[0].first, log.damaged[-1].next)
         assert left_out == [hole.next]
+        assert log.lost_until == 0
     follower.replica.close()
 
 

@@ -179,6 +179,15 @@ def test_a_log_that_begins_after_the_primarys_begins_anew() -> None:
     assert one(compacted, ReplicaPartition(70, 90, ((1, 0),))).restarts == {OWNER: 20}
 
 
+def test_a_log_that_begins_behind_what_nobody_has_goes_on() -> None:
+    """The simulation found a copy that began anew with each connection."""
+    primary = ReplicaPartition(0, 90, ((1, 0),), lost_until=20)
+    assert one(primary, ReplicaPartition(20, 90, ((1, 0),))).is_empty
+    assert one(primary, ReplicaPartition(20, 20)).is_empty
+    assert one(primary, ReplicaPartition(0, 90, ((1, 0),))).is_empty
+    assert one(primary, ReplicaPartition(21, 90, ((1, 0),))).restarts == {OWNER: 0}
+
+
 def test_a_log_that_lacks_what_is_compacted_begins_anew() -> None:
     primary = ReplicaPartition(0, 90, ((1, 0),), compacted_until=70)
     assert one(primary, ReplicaPartition(0, 60, ((1, 0),))).restarts == {OWNER: 0}

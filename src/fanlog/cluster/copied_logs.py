@@ -55,6 +55,8 @@ class CopiedLogs:
         self._adopt = adopt
         self._failed = failed
         self._topics = {topic.number: topic for topic in store.topics}
+        # The journal, which is empty when a folder is opened, may have records of topics below.
+        self.numbers_used_until = max(self._topics, default=0) + 1
         self._producers: dict[Owner, ProducerRuns] = {}
         self._uncounted = 0
         for topic in store.topics:
@@ -113,9 +115,9 @@ class CopiedLogs:
 
     def _check_number(self, number: int, settings: TopicSettings) -> None:
         """The journal may have records of a topic that had this number, and that was never
-        committed. A copy that begins anew has an empty one."""
+        committed. A folder that is opened again has an empty one."""
         is_new = number not in self._topics and settings.level is not Durability.MEMORY
-        if is_new and number < self._store.next_number:
+        if is_new and number < self.numbers_used_until:
             raise ProtocolError(f"Topic number {number} was used here before.")
 
     def _put_topic(self, number: int, name: str, settings: TopicSettings) -> None:
@@ -132,6 +134,7 @@ class CopiedLogs:
             # This start could not open it. The primary has it.
             self._store.remove_left_aside(number)
         self._topics[number] = self._store.create(name, settings, number)
+        self.numbers_used_until = max(self.numbers_used_until, number + 1)
 
     def _altered(self, topic: StoredTopic, settings: TopicSettings) -> bool:
         """Whether the topic has these settings now. False if it has to be made anew."""

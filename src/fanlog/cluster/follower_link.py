@@ -438,6 +438,7 @@ def _describe(topic: BrokerTopic) -> ReplicaTopic:
             tuple((start.epoch, start.base) for start in partition.log.epochs),
             partition.log.compacted_until,
             partition.log.compacted_us,
+            lost_until=partition.log.lost_until,
         )
         for partition in topic.partitions
     )

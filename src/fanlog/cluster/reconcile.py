@@ -11,8 +11,8 @@ and KIP-279 decide in the same way). What a follower has past that was never com
 | agrees only with what the primary has deleted, or with  | it is emptied, and begins where the |
 | what was compacted there: tombstones may be gone        | primary's does                      |
 | begins before the primary's                             | the records before that are deleted |
-| begins after the primary's: an earlier primary had      | as if it agreed with nothing        |
-| deleted records, and that was not committed             |                                     |
+| begins after the primary's: an earlier primary had      | as if it agreed with nothing, but   |
+| deleted records, and that was not committed             | for records that the primary lost   |
 """
 
 from __future__ import annotations
@@ -101,15 +101,16 @@ def _can_continue(theirs: ReplicaPartition, ours: ReplicaPartition, agreed: int)
     """Whether the primary can continue to send from the offset `agreed`."""
     if agreed < max(ours.start, theirs.start):
         return False
-    if ours.start > max(theirs.start, theirs.compacted_until):
-        # Compaction may have taken the first records away; nothing else has on this primary.
+    if ours.start > max(theirs.start, theirs.compacted_until, theirs.lost_until):
+        # Compaction may have taken the first records away, or damage; nothing else has on this
+        # primary.
         return False
     if agreed < min(ours.end, max(ours.compacted_until, ours.read_until)):
         # Compaction has removed records because of others that will be cut.
         return False
     if agreed == ours.start:
         # Nothing stays: neither a deleted key, nor a reason to begin later than the primary.
-        return ours.start == theirs.start
+        return ours.start in (theirs.start, theirs.lost_until)
     return agreed >= min(theirs.end, theirs.compacted_until)
 
 

@@ -304,11 +304,9 @@ class Replica:
             await self._search()
         plan = self._plan(topics, followed.history)
         cuts = self._to_cut(plan)
-        used_before = self._used_before(plan.creations)
-        if cuts.ends or plan.restarts or used_before:
+        if cuts.ends or plan.restarts or self._lacks(plan.creations):
             self._incomplete()
-        # The journal may have records of other topics with these numbers. A closed folder has none.
-        if cuts.ends or cuts.starts or used_before or plan.alterations:
+        if cuts.ends or cuts.starts or self._needs_empty_journal(plan):
             self.close()
             try:
                 await self._in_thread(lambda: self._cut(cuts))
@@ -365,11 +363,17 @@ class Replica:
         self._incomplete()
         return reconcile(primary, ())._replace(deletions=tuple(topic.number for topic in own))
 
-    def _used_before(self, creations: Sequence[ReplicaTopic]) -> bool:
-        """Whether it may have had topics with these numbers, and acknowledged what was in them: a
-        primary of the past has deleted one, and that was not committed. A topic with a number that
-        was never used here was created while this replica was away."""
+    def _lacks(self, creations: Sequence[ReplicaTopic]) -> bool:
+        """Whether it may have had one of these topics, and acknowledged what was in it: a primary
+        of the past has deleted it, and that was not committed. A topic with a number that was never
+        used here was created while this replica was away."""
         return any(topic.number < self._store.next_number for topic in creations)
+
+    def _needs_empty_journal(self, plan: Plan) -> bool:
+        """Whether the journal may have records of other topics with these numbers. A folder that is
+        opened again has an empty one."""
+        used_until = self._logs.numbers_used_until
+        return bool(plan.alterations) or any(t.number < used_until for t in plan.creations)
 
     def _cut(self, cuts: CutList) -> None:
         """Cuts the closed folder if there is something to cut, and opens it again. Any thread."""
@@ -519,6 +523,7 @@ def describe_topics(topics: Sequence[StoredTopic]) -> list[ReplicaTopic]:
                     log.compacted_until,
                     log.compacted_us,
                     log.read_until,
+                    log.lost_until,
                 )
                 for log in topic.logs
             ),

@@ -63,7 +63,7 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True):
 class ReplicaPartition(msgspec.Struct, frozen=True, array_like=True):
     """One log of the primary. `epochs` has the epoch and the first offset of each range. Compaction
     has looked at what is before `compacted_until`, at the time `compacted_us`, and knew the records
-    before `read_until`."""
+    before `read_until`. Nobody has the records before `lost_until`."""
 
     start: int
     end: int
@@ -71,6 +71,7 @@ class ReplicaPartition(msgspec.Struct, frozen=True, array_like=True):
     compacted_until: int = 0
     compacted_us: int = 0
     read_until: int = 0
+    lost_until: int = 0
 
 
 class ReplicaTopic(msgspec.Struct, frozen=True):

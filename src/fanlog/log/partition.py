@@ -25,7 +25,7 @@ from fanlog.format.header import read_header
 from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean_stop import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
-from fanlog.log.damage import LOST_EVERYWHERE
+from fanlog.log.damage import LOST, LOST_EVERYWHERE
 from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.epochs import Epochs, with_batches, with_epoch
 from fanlog.log.faults import is_full, is_temporary, read_error, write_error
@@ -325,6 +325,15 @@ class PartitionLog:
             disk.quarantine.add(DamagedRange(end, offset, disk.folder, LOST_EVERYWHERE))
         self.tail = Tail(offset)
 
+    @property
+    def lost_until(self) -> int:
+        """The end of the first records, if no node has them; 0 if some has."""
+        until = self.start_offset
+        for damaged in self.damaged:
+            if damaged.first <= until < damaged.next and damaged.reason in LOST:
+                until = damaged.next
+        return until if until > self.start_offset else 0
+
     def accept_losses(self) -> None:
         """No other node has what is damaged here: it is lost."""
         if self._disk is not None:
@@ -566,9 +575,14 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.close()
 
+    def refuse_all(self, deleted: TopicDeletedError) -> None:
+        """Fails readers and writers with this error from now on; `abandon` follows soon."""
+        self.failure = deleted
+
     def abandon(self) -> None:
         """Fails readers and writers because the topic was deleted. The caller removes the files."""
-        self.failure = TopicDeletedError("The topic was deleted.")
+        if not isinstance(self.failure, TopicDeletedError):
+            self.failure = TopicDeletedError("The topic was deleted.")
         if self._disk is not None:
             self._disk.abandon()
 
