@@ -23,6 +23,7 @@ from fanlog.client.arguments import (
     event_time_us,
     topic_name,
 )
+from fanlog.client.core.once_core import OnceReceipt, OnceRecord
 from fanlog.client.core.receiving import OnGap
 from fanlog.client.core.subscription_core import SubscriptionCore
 from fanlog.client.credentials import check_credentials, split_login
@@ -35,7 +36,6 @@ from fanlog.client.groups.running import Handled, MessageHandler
 from fanlog.client.link import Dial, dial_any
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
-from fanlog.client.once import OnceReceipt, OnceRecord
 from fanlog.client.operators import Connections
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fanlog.client.aio import Client
-from fanlog.client.once import OncePublisher, OnceReceipt, OnceRecord
+from fanlog.client.core.once_core import OnceReceipt, OnceRecord
+from fanlog.client.once import OncePublisher
 from fanlog.client.signals import Signals
 from fanlog.config import ClientOptions
 from fanlog.errors import TopicNotFoundError

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from fanlog.client.once import ONCE_KEY_BYTES_MAX
+from fanlog.client.core.once_core import ONCE_KEY_BYTES_MAX
 from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,
