@@ -186,19 +186,16 @@ class Auditor:
                     f"{incarnation} joins the in-sync set, and {owner} ends there at {end}: the "
                     f"batches at {lost[:5]} are committed"
                 )
-            elif log is not None and not log.compacted_until:
+            elif log is not None and log.settings.cleanup != "compact":
+                # The batches of a compacted one are other ones; its keys are compared at the end.
                 self._check_copy(incarnation, log, batches)
 
     def _check_copy(
         self, incarnation: str, log: PartitionLog, wanted: dict[int, tuple[int, int]]
     ) -> None:
         """A follower has what is committed, unchanged, but for what nobody has."""
-        node = self._simulation.node(node_of(incarnation))
-        assert node.process is not None
-        trap, node.machine.trap = node.machine.trap, None
-        with node.process.running():
+        with self._inside(incarnation):
             found = dict(batches_of(log))
-        node.machine.trap = trap
         lost = [gap for gap in log.damaged if gap.reason in LOST]
         start = max(log.start_offset, self._starts.get(log.owner, 0))
         for base, kept in wanted.items():
@@ -339,7 +336,7 @@ class Auditor:
                 self._check_follower(reign, incarnation, piece)
             newest = self._newest
             if newest is not None and newest.epoch > reign.epoch:
-                self._check_log(newest, Owner(piece.topic, piece.partition))
+                self._check_elsewhere(newest, Owner(piece.topic, piece.partition))
         self._waiting[reign] = left
 
     def _keep(self, piece: ReplicaPiece) -> None:
@@ -382,6 +379,24 @@ class Auditor:
         newest = self._newest
         partition = newest.find_partition(*owner) if newest is not None else None
         return partition is None or partition.topic.stored.settings.durability == durability
+
+    def _check_elsewhere(self, reign: Reign, owner: Owner) -> None:
+        """The same of another node than the one that runs, if it is still there."""
+        if self._simulation.node(node_of(reign.incarnation)).incarnation == reign.incarnation:
+            with self._inside(reign.incarnation):
+                self._check_log(reign, owner)
+
+    @contextmanager
+    def _inside(self, incarnation: str) -> Iterator[None]:
+        """Within, files are those of this node, and no fault is injected."""
+        node = self._simulation.node(node_of(incarnation))
+        assert node.process is not None
+        trap, node.machine.trap = node.machine.trap, None
+        try:
+            with node.process.running():
+                yield
+        finally:
+            node.machine.trap = trap
 
     def _check_log(self, reign: Reign, owner: Owner) -> None:
         """The log of a primary has what is committed, unchanged."""
