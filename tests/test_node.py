@@ -133,3 +133,14 @@ async def test_nothing_is_compacted_in_a_folder_that_was_released(tmp_path: Path
         await asyncio.sleep(0.01)
         assert sorted(path.name for path in folder.rglob("*")) == left
         assert not [name for name in left if name.endswith(".tmp")]
+
+
+async def test_work_that_is_wanted_after_the_end_is_not_begun() -> None:
+    """A callback of what was under way may come then."""
+    runtime = LoopRuntime()
+    runtime.close()
+    done: list[object] = []
+    runtime.in_background(lambda: 1, done.append)
+    runtime.in_thread(lambda: 1, done.append)
+    await asyncio.sleep(0)
+    assert done == []

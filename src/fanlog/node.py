@@ -81,6 +81,7 @@ class LoopRuntime:
     def __init__(self) -> None:
         self._attended_ns = time.monotonic_ns()
         self._stalled_ns = 0
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog")
         self._background = ThreadPoolExecutor(
@@ -135,9 +136,12 @@ class LoopRuntime:
                 result = fault if isinstance(fault, Exception) else FanlogError(str(fault))
             self.post(lambda: done(result))
 
-        threads.submit(work).add_done_callback(finished)
+        # What was under way when the node stopped may want more: like what waits, it is not done.
+        if not self._closed:
+            threads.submit(work).add_done_callback(finished)
 
     def close(self) -> None:
+        self._closed = True
         for threads in (self._threads, self._background):
             threads.shutdown(wait=True, cancel_futures=True)
 
