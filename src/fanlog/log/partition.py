@@ -578,6 +578,8 @@ class PartitionLog:
     def refuse_all(self, deleted: TopicDeletedError) -> None:
         """Fails readers and writers with this error from now on; `abandon` follows soon."""
         self.failure = deleted
+        if self._disk is not None:
+            self._disk.deleted = True
 
     def abandon(self) -> None:
         """Fails readers and writers because the topic was deleted. The caller removes the files."""

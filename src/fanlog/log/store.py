@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,12 @@ from typing import Protocol
 import msgspec
 
 from fanlog.config import LogOptions
-from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
+from fanlog.errors import (
+    FanlogError,
+    FolderUnusableError,
+    InvalidArgumentError,
+    TopicDeletedError,
+)
 from fanlog.log.background import BackgroundWork, InlineWork
 from fanlog.log.backup.pinning import PINS, unpin
 from fanlog.log.backup.point import BackupPoint, TopicMoment, topics_now
@@ -417,6 +422,7 @@ class LogStore:
         not find two."""
         for topic in [*self._deleting.values(), *self._undeleted]:
             if topic.name == name:
+                _abandon_all(topic)
                 self.reserve.spend(lambda topic=topic: _rename_folder(topic))
 
     def update(self, topic: StoredTopic, settings: TopicSettings) -> None:
@@ -539,8 +545,9 @@ class LogStore:
         """Deletes a topic. It is invisible on return. `done` is called when the deletion is
         durable: when its folder is renamed. The files are deleted later."""
         self._topics.pop(topic.number, None)
+        deleted = TopicDeletedError("The topic was deleted.")
         for log in topic.logs:
-            log.abandon()
+            log.refuse_all(deleted)
         if not topic.folder:
             self._memory_numbers.discard(topic.number)
             done(None)
@@ -561,9 +568,18 @@ class LogStore:
             else:
                 done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}. Report this."))
 
-        self._shared.background.in_background(
-            lambda: self.reserve.spend(lambda: _rename_patiently(topic)), renamed
-        )
+        def abandon() -> Iterator[None]:
+            """There may be thousands, with an open file each."""
+            for log in topic.logs:
+                log.abandon()
+                yield
+            # Otherwise the store was closed, and has done it.
+            if topic.number in self._deleting:
+                self._shared.background.in_background(
+                    lambda: self.reserve.spend(lambda: _rename_patiently(topic)), renamed
+                )
+
+        self._shared.background.in_slices(abandon())
 
     def close(self, *, clean: bool = False) -> None:
         """Closes all files and releases the folder. Syncs and threads have ended before.
@@ -599,6 +615,7 @@ class LogStore:
     def _finish_deletions(self) -> None:
         """Does the work that no thread has started."""
         for topic in self._deleting.values():
+            _abandon_all(topic)
             try:
                 _rename_folder(topic)
             except OSError as fault:
@@ -650,6 +667,12 @@ class LogStore:
         except OSError as fault:
             # Nothing is wrong: some numbers are never used, and the next start scans the logs.
             logger.warning("The catalog, or the mark of a clean stop, was not saved: %s", fault)
+
+
+def _abandon_all(topic: StoredTopic) -> None:
+    """Also those that were abandoned before."""
+    for log in topic.logs:
+        log.abandon()
 
 
 def _unheard(topic: StoredTopic, *, deleted: bool) -> None:

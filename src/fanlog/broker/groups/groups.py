@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -383,14 +383,18 @@ class GroupCoordinator:
             self._settle_soon(group)
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
+        if not self._groups:
+            return
+        everything = dict.fromkeys(TopicPartition(topic.name, p.index) for p in topic.partitions)
         for group in self._groups.values():
             group.fresh.discard(topic.name)
             notified: dict[ConsumerMember, None] = {}
             gone: list[Ownership] = []
-            for partition in topic.partitions:
-                tp = TopicPartition(topic.name, partition.index)
-                group.unpinned.pop(tp, None)
-                group.ends.pop(tp, None)
+            for tp in _in_both(everything, group.unpinned):
+                del group.unpinned[tp]
+            for tp in _in_both(everything, group.ends):
+                del group.ends[tp]
+            for tp in _in_both(everything, group.owned):
                 owned = group.disown(tp)
                 if owned is not None:
                     gone.append(owned)
@@ -669,3 +673,11 @@ class GroupCoordinator:
             raise GroupNotFoundError(
                 f"There is no group {name!r}. List them with: fanlog group list"
             )
+
+
+def _in_both(
+    some: Mapping[TopicPartition, object], others: Mapping[TopicPartition, object]
+) -> list[TopicPartition]:
+    """Most groups have nothing in a topic, and a topic may have thousands of partitions."""
+    few, many = (some, others) if len(some) < len(others) else (others, some)
+    return [tp for tp in few if tp in many]

@@ -235,8 +235,9 @@ class Traces:
 
     def forget(self, partition: Partition) -> None:
         """The partition is gone."""
-        for followed in list(self.recent.get(partition, ())):
-            self._remove(followed)
+        if self.following:
+            for followed in list(self.recent.get(partition, ())):
+                self._remove(followed)
         self.sampled.hidden.pop(partition, None)
 
     # Out

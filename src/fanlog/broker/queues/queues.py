@@ -439,15 +439,27 @@ class Queues:
         for worker in self._workers_by_name.of(topic):
             if worker.reader is not None and topic.number in worker.topics:
                 worker.reader.left(topic.number, topic.name)
-        gone: list[Entry] = []
-        for queue in self._queues.values():
-            gone += [
-                no_partition_entry(queue.name, queue.stored(part))
-                for part in queue.drop_topic(topic)
-                if part.partition.durability is not Durability.MEMORY
-            ]
-        if gone:
-            self._ledger.write_or_owe(gone)
+        gone = [(queue, queue.drop_topic(topic)) for queue in self._queues.values()]
+        if topic.settings.level is not Durability.MEMORY:
+            steps = self._clearing(topic, gone)
+            self._broker.slices.later(lambda: self._broker.slices.in_slices(steps))
+
+    def _clearing(
+        self, topic: BrokerTopic, gone: list[tuple[Queue, list[QueuePartition]]]
+    ) -> Iterator[None]:
+        """Writes that a deleted topic's partitions are gone. A start leaves them out without that,
+        too, because their topic has another number; but the ledger would keep them until then. It
+        ends when the name is used again: from then on entries of that name mean the new topic."""
+        for queue, parts in gone:
+            for first in range(0, len(parts), _MET_A_STEP):
+                known = self._is_known(queue) and not queue.ends
+                if not known or self._broker.catalog.find(topic.name) is not None:
+                    break
+                some = parts[first : first + _MET_A_STEP]
+                self._ledger.write_or_owe(
+                    [no_partition_entry(queue.name, queue.stored(part)) for part in some]
+                )
+                yield
 
     def followers_of(self, topic: BrokerTopic) -> int:
         """How many workers would take a job of the topic."""
