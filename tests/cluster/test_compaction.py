@@ -13,6 +13,7 @@ import pytest
 
 from fanlog.cluster.reign import Reign
 from fanlog.format.replication import Follow, ReplicaEvent, ReplicaPiece, Replicated
+from fanlog.log import small_files
 from fanlog.log.partition import PartitionLog
 from fanlog.log.producers import encode_producers
 from fanlog.model import KIB
@@ -372,7 +373,16 @@ async def test_lost_records_in_a_row_are_one_hole_in_a_copy(
         file.write_bytes(b"")
     with reigning(tmp_path / "a", EPOCH) as (on, reign):
         log = primary_log(on)
+        saved: list[str] = []
+        save = small_files.save
+
+        def note(path: str, *given: Any, **options: Any) -> None:
+            saved.append(path)
+            save(path, *given, **options)
+
+        monkeypatch.setattr(small_files, "save", note)
         log.look_for_damage()
+        assert len(saved) == 1
         assert len(log.damaged) == len(files) - 2
         monkeypatch.setattr(PartitionLog, "leave_out", count)
         await asyncio.to_thread(level, reign, on, follower)

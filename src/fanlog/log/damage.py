@@ -6,7 +6,8 @@ A small file: `{"damaged": [{"first": 5, "next": 9, "file": "â€¦", "reason": "â€
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from threading import Lock
 
 import msgspec
@@ -28,7 +29,7 @@ LOST = (LOST_EVERYWHERE, ACCEPTED)
 class Quarantine:
     """The damaged stretches of one log, in order, without overlaps. Safe from any thread."""
 
-    __slots__ = ("_owner", "_path", "_troubled", "ranges")
+    __slots__ = ("_owner", "_path", "_saves_later", "_troubled", "ranges")
 
     def __init__(self, folder: str, owner: Owner, troubled: set[Owner]) -> None:
         self._path = folder + "/damaged.json"
@@ -37,6 +38,7 @@ class Quarantine:
         self._troubled = troubled
         # Replaced as a whole, so that readers need no lock.
         self.ranges: list[DamagedRange] = []
+        self._saves_later = False
 
     def load(self, report: Callable[[str], None]) -> None:
         try:
@@ -68,6 +70,19 @@ class Quarantine:
             damaged.file,
             damaged.reason,
         )
+
+    @contextmanager
+    def saved_at_the_end(self) -> Generator[None]:
+        """Within, the list is not saved: a power cut may leave hundreds of stretches, and each save
+        is synced."""
+        before, self._saves_later = self.ranges, True
+        try:
+            yield
+        finally:
+            with _lock:
+                self._saves_later = False
+                if self.ranges is not before:
+                    self._save()
 
     def known(self, damaged: DamagedRange) -> DamagedRange:
         """The same stretch, with what is known of it: that no other node has it."""
@@ -105,6 +120,8 @@ class Quarantine:
         self.forget(0, offset)
 
     def _save(self) -> None:
+        if self._saves_later:
+            return
         try:
             if self.ranges:
                 records = [msgspec.structs.asdict(r) for r in self.ranges]

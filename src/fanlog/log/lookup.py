@@ -106,14 +106,15 @@ def look_for_damage(disk: DiskLog) -> None:
     """Reads all sealed segments, and notes what is damaged there: a power cut may have taken what
     was never synced, and a start reads the newest segment only."""
     interval_bytes = disk.shared.options.index_interval_bytes
-    for segment in disk.segments[:-1]:
-        try:
-            scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
-        except FileNotFoundError:
-            # Retention or compaction came between.
-            continue
-        for damage in scanned.damages:
-            quarantine(disk, segment, damage, segment.next_offset)
+    with disk.quarantine.saved_at_the_end():
+        for segment in disk.segments[:-1]:
+            try:
+                scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
+            except FileNotFoundError:
+                # Retention or compaction came between.
+                continue
+            for damage in scanned.damages:
+                quarantine(disk, segment, damage, segment.next_offset)
 
 
 def out_of_range(start_offset: int, offset: int) -> OffsetOutOfRangeError:
