@@ -5,8 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanlog.client.core.transaction_core import MemberAtStart, TransactionCore, TransactionState
+from fanlog.client.core.transaction_core import (
+    MemberAtStart,
+    TransactionCore,
+    TransactionState,
+    furthest_positions,
+)
+from fanlog.client.message import MessageBatch
 from fanlog.errors import FencedError, InvalidArgumentError
+from fanlog.format.batch import Batch
 from fanlog.format.messages import (
     AbortTransaction,
     BeginTransaction,
@@ -16,6 +23,7 @@ from fanlog.format.messages import (
     TransactionCommitted,
 )
 from fanlog.model import TopicPartition
+from tests.client.core.stepped_client import stored_batch
 
 COMMITTED = msgspec.msgpack.encode(TransactionCommitted("order-1", already=False))
 
@@ -129,3 +137,11 @@ def test_an_attempt_fails_when_a_partition_that_it_has_read_was_away_meanwhile()
     member.times[mine] = 2
     with pytest.raises(FencedError, match="the other member does the work again"):
         at_start.offsets_for_commit(())
+
+
+def test_the_furthest_position_of_each_partition_is_committed() -> None:
+    message = MessageBatch(Batch(stored_batch(4, b"a").data, topic_name="t")).messages[0]
+    assert furthest_positions(None) is None
+    assert furthest_positions(message) == (Position("t", 0, 5, 1, 1),)
+    given = [message, Position("t", 0, 3), Position("t", 1, 2), Position("t", 1, 7)]
+    assert furthest_positions(given) == (Position("t", 0, 5, 1, 1), Position("t", 1, 7))

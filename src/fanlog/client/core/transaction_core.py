@@ -20,6 +20,8 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import checked
+from fanlog.client.core.reached import reached
+from fanlog.client.message import Message
 from fanlog.errors import FencedError, InvalidArgumentError
 from fanlog.format.messages import (
     AbortTransaction,
@@ -32,6 +34,8 @@ from fanlog.format.messages import (
     decode,
 )
 from fanlog.model import TopicPartition
+
+Taken = Message | Iterable[Message | Position] | None
 
 
 class TransactionState(Enum):
@@ -75,6 +79,26 @@ class MemberAtStart:
                 "was stored; the other member does the work again."
             )
         return msgspec.structs.replace(self._offsets, positions=positions or ())
+
+
+def position_after(message: Message) -> Position:
+    """Where a reader of this message continues."""
+    after = reached(message.batch, message.offset + 1)
+    return Position(message.topic, message.partition, *after)
+
+
+def furthest_positions(taken: Taken) -> tuple[Position, ...] | None:
+    """The positions after these messages, or these positions: the furthest of each partition. None
+    stands for everything that was taken."""
+    if taken is None:
+        return None
+    furthest: dict[tuple[str, int], Position] = {}
+    for one in (taken,) if isinstance(taken, Message) else taken:
+        position = one if isinstance(one, Position) else position_after(one)
+        tp = (position.topic, position.partition)
+        if tp not in furthest or furthest[tp].offset < position.offset:
+            furthest[tp] = position
+    return tuple(furthest.values())
 
 
 class TransactionCore:

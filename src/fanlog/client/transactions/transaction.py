@@ -14,14 +14,14 @@ from typing import Protocol
 import msgspec
 
 from fanlog.client.arguments import checked_priority, event_time_us
-from fanlog.client.core.reached import reached
 from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.core.transaction_core import (
     CommittingMember,
+    Taken,
     TransactionCore,
     TransactionState,
+    furthest_positions,
 )
-from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.schedules import DelayedRecords, Time
 from fanlog.client.transactions.stager import TransactionStager
@@ -35,12 +35,9 @@ from fanlog.errors import (
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import (
     BeginTransaction,
-    Position,
     TransactionCommitted,
     Welcome,
 )
-
-Taken = Message | Iterable[Message | Position] | None
 
 
 class TransactionHost(Protocol):
@@ -225,7 +222,7 @@ class Transaction:
                 "commit_offsets takes a member of a group, as client.consume(...) makes it, not "
                 f"{type(member).__name__}."
             )
-        self._core.commit_offsets(member, _positions(taken))
+        self._core.commit_offsets(member, furthest_positions(taken))
 
     async def flush(self) -> None:
         """Waits until everything so far is staged: then another may commit it.
@@ -269,24 +266,6 @@ class Transaction:
             wanted = self._core.aborting()
             self._stop_staging()
             await self._host.request(FrameKind.ABORT_TRANSACTION, wanted)
-
-
-def _positions(taken: Taken) -> tuple[Position, ...] | None:
-    """The furthest of each partition."""
-    if taken is None:
-        return None
-    furthest: dict[tuple[str, int], Position] = {}
-    for one in (taken,) if isinstance(taken, Message) else taken:
-        position = one if isinstance(one, Position) else position_after(one)
-        tp = (position.topic, position.partition)
-        if tp not in furthest or furthest[tp].offset < position.offset:
-            furthest[tp] = position
-    return tuple(furthest.values())
-
-
-def position_after(message: Message) -> Position:
-    after = reached(message.batch, message.offset + 1)
-    return Position(message.topic, message.partition, *after)
 
 
 async def run_transaction(

@@ -15,28 +15,23 @@ from typing import Any, Protocol, cast
 
 from fanlog.client.core.offset_commits import CommitMode
 from fanlog.client.core.receiving import OnGap
-from fanlog.client.core.transaction_core import MemberAtStart
+from fanlog.client.core.transform_core import (
+    REPEATED,
+    TransformAttempt,
+    check_target,
+    first_wait_seconds,
+)
 from fanlog.client.groups.attendant import OnPartitions
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.tracing import maybe_tracer
-from fanlog.client.transactions.transaction import Transaction, position_after
+from fanlog.client.transactions.transaction import Transaction
 from fanlog.client.values import Encoding
-from fanlog.errors import (
-    ClosedError,
-    FencedError,
-    InvalidArgumentError,
-    TransactionNotFoundError,
-)
-from fanlog.format.messages import Position
-from fanlog.format.patterns import fits
+from fanlog.errors import ClosedError, FencedError, InvalidArgumentError
 from fanlog.model import ResetPolicy, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
-
-# How often `until` is called while no message comes.
-_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +99,9 @@ class Transform:
         self._target = target
         self._function = function
         self._options = options
-        self._taken: dict[TopicPartition, Position] = {}
-        # The partition of the message that the function processes now.
-        self._in_hand: TopicPartition | None = None
+        self._current: TransformAttempt | None = None
         self._ended = asyncio.Event()
         self._ended.set()
-        self._hurried = False
         self._waiting: asyncio.Timeout | None = None
         self._count = 0
 
@@ -119,18 +111,14 @@ class Transform:
             raise InvalidArgumentError(
                 "transform needs a function that takes a message and returns its results."
             )
-        if fits(self._target, self._source):
-            raise InvalidArgumentError(
-                f"The source {self._source!r} includes {self._target!r}: results would be read "
-                "again, without end. Choose another target."
-            )
+        check_target(self._source, self._target)
         while True:
             member = self._join()
             try:
                 async with member:
                     await self._follow(member)
                 return self._count
-            except (FencedError, TransactionNotFoundError) as fault:
+            except REPEATED as fault:
                 if isinstance(fault, FencedError) and self._options.member:
                     await _raise_if_over(member)
                 logger.info(
@@ -152,8 +140,7 @@ class Transform:
 
     async def _revoked(self, tps: tuple[TopicPartition, ...]) -> None:
         """A partition goes to another member after its messages are committed."""
-        if (self._taken.keys() | {self._in_hand}) & set(tps):
-            self._hurried = True
+        if self._current is not None and self._current.hurry_for(tps):
             if self._waiting is not None and not self._waiting.expired():
                 self._waiting.reschedule(asyncio.get_running_loop().time())
             await self._ended.wait()
@@ -164,21 +151,17 @@ class Transform:
             try:
                 self._count += await self._attempt(member, message)
             finally:
-                self._taken = {}
-                self._in_hand = None
-                self._hurried = False
+                self._current = None
                 self._ended.set()
 
     async def _first(self, member: GroupMember) -> Message | None:
         options, loop = self._options, asyncio.get_running_loop()
         idle_at = None if options.idle_seconds is None else loop.time() + options.idle_seconds
         while options.until is None or not options.until():
-            wait_seconds = None if options.until is None else _LOOK_SECONDS
-            if idle_at is not None:
-                left_seconds = idle_at - loop.time()
-                if left_seconds <= 0:
-                    return None
-                wait_seconds = min(left_seconds, wait_seconds or left_seconds)
+            looks = options.until is not None
+            wait_seconds = first_wait_seconds(loop.time(), idle_at, looks=looks)
+            if wait_seconds == 0:
+                return None
             try:
                 return await member.next(wait_seconds)
             except TimeoutError:
@@ -186,25 +169,22 @@ class Transform:
         return None
 
     async def _attempt(self, member: GroupMember, first: Message) -> int:
-        """One transaction: some messages, their results, and the group's new offsets."""
+        """One transaction. Returns the number of its messages."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
-        member_at_start = MemberAtStart(member)
-        self._in_hand = TopicPartition(first.topic, first.partition)
-        member_at_start.reads(self._in_hand)
-        count = 0
-        message: Message | None = first
+        attempt = TransformAttempt(member, first, self._options.batch_records)
+        self._current = attempt
+        message = first
         async with self._host.transaction() as transaction:
-            while message is not None:
-                self._in_hand = TopicPartition(message.topic, message.partition)
-                member_at_start.reads(self._in_hand)
+            while True:
                 await self._transform(transaction, message)
-                self._taken[self._in_hand] = position_after(message)
-                count += 1
-                if count >= self._options.batch_records or self._hurried:
+                attempt.finish(message)
+                following = None if attempt.is_full else await self._next(member, end_at)
+                if following is None:
                     break
-                message = await self._next(member, end_at)
-            transaction.commit_offsets(member_at_start, self._taken.values())
-        return count
+                message = following
+                attempt.take(message)
+            transaction.commit_offsets(attempt.member, attempt.positions)
+        return attempt.count
 
     async def _next(self, member: GroupMember, end_at: float) -> Message | None:
         try:
