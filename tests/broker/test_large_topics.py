@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fanlog.broker.lifecycle import growth
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.queues import queues as queues_module
 from fanlog.broker.slices import SLICE_US
 from fanlog.errors import FanlogError, TopicDeletedError
+from fanlog.log import store
 from fanlog.log.store import StoredTopic
 from tests.broker.queues.workers import hire
 from tests.broker.stage import HandRuntime, Stage, stage, succeeded
@@ -138,3 +141,34 @@ def test_a_queue_keeps_its_place_in_a_new_topic_of_the_name(data: Path) -> None:
         queue = on.core.queues.find("q")
         assert queue is not None
         assert [part.jobs.floor for part in queue.partitions.values()] == [1] * PARTITIONS
+
+
+def test_a_crash_while_the_logs_of_a_new_topic_are_made_leaves_nothing(data: Path) -> None:
+    with stage(data) as on:
+        steps = on.core.prepare_topic("t", {"partitions": PARTITIONS})
+        on.core.slices.in_slices(steps)
+        turn(on)
+    with stage(data) as on:
+        assert on.core.catalog.find("t") is None
+        assert os.listdir(data / "topics") == []
+
+
+def test_a_crash_while_the_logs_of_a_growth_are_made_leaves_the_old_number(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "_LOGS_AT_ONCE", 4)
+    monkeypatch.setattr(store, "_LOGS_A_STEP", A_STEP)
+    got: list[BrokerTopic | FanlogError] = []
+    with stage(data) as on:
+        on.core.create_topic("t", {"partitions": 2})
+        on.core.grow_topic("t", PARTITIONS, got.append)
+        turn(on)
+        assert not got
+        assert len(on.core.catalog.get("t").partitions) == 2
+    with stage(data) as on:
+        assert len(on.core.catalog.get("t").partitions) == 2
+        on.core.grow_topic("t", PARTITIONS, got.append)
+        on.run()
+        assert got == [on.core.catalog.get("t")]
+    with stage(data) as on:
+        assert len(on.core.catalog.get("t").partitions) == PARTITIONS

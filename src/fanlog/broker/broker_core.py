@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +27,7 @@ from fanlog.broker.lifecycle.growth import grow
 from fanlog.broker.lifecycle.housekeeping import Housekeeping
 from fanlog.broker.lifecycle.memory_only import in_memory
 from fanlog.broker.lifecycle.truncation import check_deletion
-from fanlog.broker.messages.catalog import Catalog, changed_settings
+from fanlog.broker.messages.catalog import Catalog, PreparedTopic, changed_settings
 from fanlog.broker.messages.checks import Checks
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, DropNotes
 from fanlog.broker.messages.expiry import STREAM_SETTINGS, is_stream
@@ -443,11 +443,35 @@ class BrokerCore:
         exist_ok: bool = False,
         compare: Collection[str] | None = None,
         owner: str = "",
+        prepared: PreparedTopic | None = None,
     ) -> BrokerTopic:
         """Creates a topic; a setting that is not given is this broker's default. With `exist_ok`
         it may exist, if the settings in `compare` agree; without that, all that are given. Without
-        a setting `owner` it belongs to `owner`."""
+        a setting `owner` it belongs to `owner`. `prepared` has its logs, if `prepare_topic` has
+        made them."""
         known = self.catalog.find(name)
+        chosen = self._chosen_settings(name, settings, owner if known is None else "")
+        if known is None:
+            self.metering.check_new(name, chosen.owner)
+        topic = self.catalog.create(
+            check_public_name(name), chosen, exist_ok=exist_ok, prepared=prepared
+        )
+        if topic is known:
+            check_same(topic, chosen, settings if compare is None else compare)
+        else:
+            self.events.created(topic)
+        return topic
+
+    def prepare_topic(
+        self, name: str, settings: dict[str, int | str], owner: str = ""
+    ) -> Generator[None, None, PreparedTopic]:
+        """Makes the logs of a new topic in steps, for `create_topic`. Changes nothing."""
+        chosen = self._chosen_settings(check_public_name(name), settings, owner)
+        return self._store.prepare(name, chosen)
+
+    def _chosen_settings(
+        self, name: str, settings: dict[str, int | str], owner: str
+    ) -> TopicSettings:
         given = settings
         if is_inbox(name):
             given = INBOX_SETTINGS | settings
@@ -455,17 +479,9 @@ class BrokerCore:
             given = STREAM_SETTINGS | settings
         if self._store.folder is None:
             given = in_memory(given)
-        if owner and known is None:
+        if owner:
             given = {"owner": owner} | given
-        chosen = changed_settings(self._defaults, given, keeps_files=self._store.folder is not None)
-        if known is None:
-            self.metering.check_new(name, chosen.owner)
-        topic = self.catalog.create(check_public_name(name), chosen, exist_ok=exist_ok)
-        if topic is known:
-            check_same(topic, chosen, settings if compare is None else compare)
-        else:
-            self.events.created(topic)
-        return topic
+        return changed_settings(self._defaults, given, keeps_files=self._store.folder is not None)
 
     def grow_topic(
         self, name: str, partitions: int, done: Callable[[BrokerTopic | FanlogError], None]

@@ -156,6 +156,8 @@ class NativeSession:
         # The error for its batches while it is above its rate limit.
         self.limited: RateLimitedError | None = None
         self._throttled = False
+        # Whether later frames wait for a request.
+        self._waits = False
         # Called when the peer is gone, by subject.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
@@ -185,7 +187,7 @@ class NativeSession:
             end = at + length
             if end > size or self.outlet.full():
                 break
-            if self.checking or self._throttled:
+            if self.checking or self._throttled or self._waits:
                 self._held_up = True
                 break
             if kind == KIND_BATCH and self._greeted:
@@ -415,6 +417,14 @@ class NativeSession:
         """A request was answered: requests that waited may continue."""
         if was_busy and self._held_up and not self._closed:
             self.outlet.resume()
+
+    def hold_up(self) -> None:
+        """Later frames wait until `go_on`: they may build on the request that is handled now."""
+        self._waits = True
+
+    def go_on(self) -> None:
+        self._waits = False
+        self.resume()
 
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for requests that wait for the disk."""

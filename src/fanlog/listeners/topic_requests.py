@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.broker.messages.catalog import PreparedTopic
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import check_public_name, missing_topic
 from fanlog.broker.threads import begun
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-# Partitions that an answer lists in one step.
+# Partitions that are made, or that an answer lists, in one step.
 _PARTITIONS_AT_ONCE = 256
 
 
@@ -75,12 +76,41 @@ def create_topic(session: RequestSession, request: int, aux: int, payload: memor
     # As for a message of a Redis client: the topic is created only if somebody would read it.
     if wanted.awaited and not is_there and not broker.is_awaited(wanted.name):
         raise missing_topic(wanted.name)
-    topic = broker.create_topic(
+    partitions = wanted.settings.get("partitions", broker.topic_defaults.partitions)
+    large = isinstance(partitions, int) and partitions > _PARTITIONS_AT_ONCE
+    if is_there or not large:
+        _create(session, request, wanted)
+        return
+    owner = session.permit.owner
+    steps = broker.prepare_topic(wanted.name, wanted.settings, owner)
+    # The next frame may be about the topic.
+    session.hold_up()
+
+    async def creating() -> None:
+        try:
+            prepared = await broker.slices.result(steps)
+            # Again: permissions may have changed meanwhile.
+            session.permit.ask(Verb.MANAGE, wanted.name)
+            _create(session, request, wanted, prepared)
+        finally:
+            session.go_on()
+
+    session.later(request, creating())
+
+
+def _create(
+    session: RequestSession,
+    request: int,
+    wanted: messages.CreateTopic,
+    prepared: PreparedTopic | None = None,
+) -> None:
+    topic = session.broker.create_topic(
         wanted.name,
         wanted.settings,
         exist_ok=wanted.exist_ok,
         compare=wanted.compare,
         owner=session.permit.owner,
+        prepared=prepared,
     )
     _answer_with(session, request, topic, session.answer_committed)
 

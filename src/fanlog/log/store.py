@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -77,6 +77,8 @@ class TopicChanged(Protocol):
 # Numbers of memory topics. They are separate because they start again with every start.
 MEMORY_NUMBERS_FROM = 0x80000000
 _MEMORY_NUMBERS_MAX = 0xFFFFFFFF
+# Logs that are made in one step.
+_LOGS_A_STEP = 64
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
 # Files and folders that a start creates first. A crash may have left only some of them.
@@ -355,13 +357,38 @@ class LogStore:
                 shutil.rmtree(f"{self.folder}/topics/{name}", ignore_errors=True)
         return [name for name in names if not name.startswith(DELETED_PREFIX)]
 
-    def create(self, name: str, settings: TopicSettings, number: int | None = None) -> StoredTopic:
-        """A new topic with empty logs. Names are the broker's to keep apart. A copy of another
-        broker's topic has its `number`, which is free here."""
+    def prepare(self, name: str, settings: TopicSettings) -> Generator[None, None, StoredTopic]:
+        """Makes the logs of a topic in steps, for `create`: there may be thousands. Nothing is
+        written, and no number is taken."""
         if settings.durability == "memory":
-            topic = StoredTopic(name, self._take_memory_number(), settings)
-            self._add_logs(topic)
-            return topic
+            topic = StoredTopic(name, self._free_memory_number(), settings)
+        else:
+            number = self._next_number
+            topic = StoredTopic(name, number, settings, self._folder_of(number, name))
+        yield from self._adding_logs(topic)
+        return topic
+
+    def new_logs(
+        self, topic: StoredTopic, settings: TopicSettings
+    ) -> Generator[None, None, list[PartitionLog]]:
+        """Makes the logs that a topic will have more with these settings, in steps, for
+        `update`."""
+        grown = StoredTopic(topic.name, topic.number, settings, topic.folder)
+        yield from self._adding_logs(grown, len(topic.logs))
+        return grown.logs
+
+    def create(
+        self,
+        name: str,
+        settings: TopicSettings,
+        number: int | None = None,
+        prepared: StoredTopic | None = None,
+    ) -> StoredTopic:
+        """A new topic with empty logs. Names are the broker's to keep apart. A copy of another
+        broker's topic has its `number`, which is free here. A topic that was `prepared` is used if
+        it has the next number."""
+        if settings.durability == "memory":
+            return self._made(StoredTopic(name, self._take_memory_number(), settings), prepared)
         if self.folder is None:
             raise InvalidArgumentError(
                 f"This broker has no data folder, so it can't keep a topic with durability "
@@ -377,7 +404,7 @@ class LogStore:
             if settings.level is Durability.FSYNC and not self._ends_saved:
                 self._save_ends()
             number = self._take_number() if number is None else self._claim_number(number)
-            topic_folder = f"{self.folder}/topics/{topic_folder_name(number, name)}"
+            topic_folder = self._folder_of(number, name)
             create_topic_folder(topic_folder, TopicFile(name, number, settings))
         except OSError as fault:
             if is_full(fault):
@@ -385,14 +412,27 @@ class LogStore:
             if topic_folder:
                 remove_half_made(topic_folder)
             raise topic_error(fault, fault.filename or self.folder) from fault
-        topic = StoredTopic(name, number, settings, topic_folder)
-        self._add_logs(topic)
+        topic = self._made(StoredTopic(name, number, settings, topic_folder), prepared)
         self._topics[number] = topic
         if copied and settings.level is Durability.FSYNC:
             # A number that is not new here says nothing about its logs.
             self._note_new_logs(topic, 0)
         self._topic_changed(topic, deleted=False)
         return topic
+
+    def _made(self, topic: StoredTopic, prepared: StoredTopic | None) -> StoredTopic:
+        """The topic with its logs: `prepared`, if that is the same one."""
+        if prepared is not None and (prepared.name, prepared.number, prepared.settings) == (
+            topic.name,
+            topic.number,
+            topic.settings,
+        ):
+            return prepared
+        self._add_logs(topic)
+        return topic
+
+    def _folder_of(self, number: int, name: str) -> str:
+        return f"{self.folder}/topics/{topic_folder_name(number, name)}"
 
     def _claim_number(self, number: int) -> int:
         """Takes a given number. All lower ones count as used from now on."""
@@ -425,8 +465,11 @@ class LogStore:
                 _abandon_all(topic)
                 self.reserve.spend(lambda topic=topic: _rename_folder(topic))
 
-    def update(self, topic: StoredTopic, settings: TopicSettings) -> None:
-        """Changes a topic's settings: not its durability, and never to fewer partitions."""
+    def update(
+        self, topic: StoredTopic, settings: TopicSettings, logs: Sequence[PartitionLog] = ()
+    ) -> None:
+        """Changes a topic's settings: not its durability, and never to fewer partitions. `logs`
+        are those of the new partitions, if `new_logs` has made them."""
         if settings.durability != topic.settings.durability:
             raise InvalidArgumentError(
                 f"A topic's durability can't change: it is {topic.settings.durability}. "
@@ -446,9 +489,11 @@ class LogStore:
                 raise topic_error(fault, fault.filename or topic.folder) from fault
         topic.settings = settings
         self._topic_changed(topic, deleted=False)
+        known = len(topic.logs)
+        if logs and logs[0].owner.partition == known and logs[0].durability is settings.level:
+            topic.logs += logs
         for log in topic.logs:
             log.settings = settings
-        known = len(topic.logs)
         self._add_logs(topic)
         if settings.level is Durability.FSYNC and len(topic.logs) > known:
             self._note_new_logs(topic, known)
@@ -627,8 +672,15 @@ class LogStore:
 
     def _add_logs(self, topic: StoredTopic) -> None:
         """Creates the logs for the topic's settings. They have no files yet."""
+        for _ in self._adding_logs(topic, len(topic.logs)):
+            pass
+
+    def _adding_logs(self, topic: StoredTopic, first: int = 0) -> Iterator[None]:
+        """The same in steps, from partition `first` on."""
         settings = topic.settings
-        for partition in range(len(topic.logs), settings.partitions):
+        for partition in range(first, settings.partitions):
+            if not partition % _LOGS_A_STEP:
+                yield
             owner = Owner(topic.number, partition)
             folder = f"{topic.folder}/{partition}"
             if topic.folder:
@@ -638,14 +690,17 @@ class LogStore:
             topic.logs.append(log)
 
     def _take_memory_number(self) -> int:
+        number = self._free_memory_number()
+        self._next_memory_number = _after(number)
+        self._memory_numbers.add(number)
+        return number
+
+    def _free_memory_number(self) -> int:
         """The next free number. Inboxes come and go, so that one day all numbers were used."""
-        while True:
-            number = self._next_memory_number
-            last = number == _MEMORY_NUMBERS_MAX
-            self._next_memory_number = MEMORY_NUMBERS_FROM if last else number + 1
-            if number not in self._memory_numbers:
-                self._memory_numbers.add(number)
-                return number
+        number = self._next_memory_number
+        while number in self._memory_numbers:
+            number = _after(number)
+        return number
 
     def _take_number(self) -> int:
         if self._next_number >= self._numbers_saved:
@@ -667,6 +722,10 @@ class LogStore:
         except OSError as fault:
             # Nothing is wrong: some numbers are never used, and the next start scans the logs.
             logger.warning("The catalog, or the mark of a clean stop, was not saved: %s", fault)
+
+
+def _after(memory_number: int) -> int:
+    return MEMORY_NUMBERS_FROM if memory_number == _MEMORY_NUMBERS_MAX else memory_number + 1
 
 
 def _abandon_all(topic: StoredTopic) -> None:

@@ -9,7 +9,7 @@ right when the topic does grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,14 @@ from fanlog.errors import (
     allow_more,
 )
 from fanlog.format.messages import Position
+from fanlog.log.partition import PartitionLog
 from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
     from fanlog.broker.lifecycle.ports import GrowthPorts
 
+# New partitions whose logs are made at once.
+_LOGS_AT_ONCE = 256
 # Positions written at once: about a millisecond of the loop.
 _STARTS_A_WRITE = 1000
 _END = object()
@@ -65,12 +68,14 @@ def grow(
     done: TopicDone,
     *,
     prepared: frozenset[Queue] = frozenset(),
+    logs: Sequence[PartitionLog] = (),
 ) -> None:
     """Gives a topic this number of partitions, notifies everybody, and then calls `done`. Raises at
-    once if it can't. `prepared` are the queues that already have their positions."""
+    once if it can't. `prepared` are the queues that already have their positions, and `logs` those
+    of the new partitions, if they are made already."""
 
-    def again() -> None:
-        grow(broker, topic, partitions, positions_max, done, prepared=prepared)
+    def again(logs: Sequence[PartitionLog] = logs) -> None:
+        grow(broker, topic, partitions, positions_max, done, prepared=prepared, logs=logs)
 
     if broker.raising.postpones(topic, again, done):
         return
@@ -82,8 +87,11 @@ def grow(
     names = _names_without_start(broker, topic, coming, positions_max)
     queues = [queue for queue in broker.queues.growing(topic) if queue not in prepared]
     if not names and not queues:
-        _grow_now(broker, topic, settings)
-        done(topic)
+        if len(coming) <= _LOGS_AT_ONCE or logs:
+            _grow_now(broker, topic, settings, logs)
+            done(topic)
+        else:
+            _make_logs(broker, topic, settings, again, done)
         return
 
     ready: set[Queue] = set()
@@ -92,15 +100,44 @@ def grow(
         try:
             if fault is not None:
                 raise fault
-            if topic.deleted:
-                raise TopicDeletedError(f"Topic {topic.name!r} was deleted before it had grown.")
+            _check_still_there(topic)
             # Readers that came meanwhile need their positions, too.
-            grow(broker, topic, partitions, positions_max, done, prepared=prepared.union(ready))
+            known = prepared.union(ready)
+            grow(broker, topic, partitions, positions_max, done, prepared=known, logs=logs)
         except FanlogError as refused:
             done(refused)
 
     # A power cut must not keep the new count and lose the positions.
     _write_in_turns(broker, _starts(broker, topic, coming, names, queues, ready=ready), durable)
+
+
+def _make_logs(
+    broker: GrowthPorts,
+    topic: BrokerTopic,
+    settings: TopicSettings,
+    again: Callable[[Sequence[PartitionLog]], None],
+    done: TopicDone,
+) -> None:
+    """Makes the logs of very many partitions in slices, and then calls `again` with them. Nobody
+    knows of them before the topic has grown."""
+    logs: list[PartitionLog] = []
+
+    def made() -> None:
+        try:
+            _check_still_there(topic)
+            again(logs)
+        except FanlogError as refused:
+            done(refused)
+
+    def steps() -> Iterator[None]:
+        logs.extend((yield from broker.catalog.new_logs(topic, settings)))
+
+    broker.slices.in_slices(steps(), made)
+
+
+def _check_still_there(topic: BrokerTopic) -> None:
+    if topic.deleted:
+        raise TopicDeletedError(f"Topic {topic.name!r} was deleted before it had grown.")
 
 
 def _write_in_turns(broker: GrowthPorts, writes: Iterator[None], done: Done) -> None:
@@ -181,10 +218,15 @@ def _follows(broker: GrowthPorts, name: str, topic: BrokerTopic) -> bool:
     return broker.durable.is_in(name, topic.name) or name in broker.groups.following(topic)
 
 
-def _grow_now(broker: GrowthPorts, topic: BrokerTopic, settings: TopicSettings) -> None:
+def _grow_now(
+    broker: GrowthPorts,
+    topic: BrokerTopic,
+    settings: TopicSettings,
+    logs: Sequence[PartitionLog],
+) -> None:
     # Readers of all partitions get what was published before the growth first.
     broker.turns.end()
-    new = broker.catalog.grow(topic, settings)
+    new = broker.catalog.grow(topic, settings, logs)
     broker.events.grown(topic, new)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,11 +26,14 @@ from fanlog.errors import (
 from fanlog.format.patterns import fits, literal_prefix
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
+from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
 logger = logging.getLogger("fanlog.broker")
 
+# A topic that is not created yet, with its logs.
+PreparedTopic: TypeAlias = StoredTopic
 _RETENTION_SECONDS = TopicSettings().retention_seconds
 # Entries of one page of a listing: a few milliseconds of work.
 _PAGE_PARTITIONS = 200
@@ -143,7 +147,14 @@ class Catalog:
                 return found, name
         return found, ""
 
-    def create(self, name: str, settings: TopicSettings, *, exist_ok: bool = False) -> BrokerTopic:
+    def create(
+        self,
+        name: str,
+        settings: TopicSettings,
+        *,
+        exist_ok: bool = False,
+        prepared: PreparedTopic | None = None,
+    ) -> BrokerTopic:
         topic = self._by_name.get(check_name(name))
         if topic is not None:
             if exist_ok:
@@ -159,7 +170,7 @@ class Catalog:
                 f"This broker has {self.public_count} topics, which is the limit. Delete some. "
                 + allow_more("broker.topics_max")
             )
-        topic = BrokerTopic(self._store.create(name, settings))
+        topic = BrokerTopic(self._store.create(name, settings, prepared=prepared))
         self._add(topic)
         self._names.add(name)
         logger.debug(
@@ -186,10 +197,18 @@ class Catalog:
             self.partitions[partition_key(topic.number, partition.index)] = partition
         return new
 
-    def grow(self, topic: BrokerTopic, settings: TopicSettings) -> list[Partition]:
+    def new_logs(
+        self, topic: BrokerTopic, settings: TopicSettings
+    ) -> Generator[None, None, list[PartitionLog]]:
+        """Makes the logs for `grow` in steps: there may be thousands."""
+        return self._store.new_logs(topic.stored, settings)
+
+    def grow(
+        self, topic: BrokerTopic, settings: TopicSettings, logs: Sequence[PartitionLog] = ()
+    ) -> list[Partition]:
         """Gives a topic the partitions that its new settings ask for; which ones those are. The
         new count is durable before they can be found."""
-        self._store.update(topic.stored, settings)
+        self._store.update(topic.stored, settings, logs)
         new = topic.grow()
         logger.debug("topic %s grew to %d partitions", topic.name, settings.partitions)
         for partition in new:
