@@ -48,6 +48,7 @@ from fanlog.format.frames import (
     check_hello,
     feed_frame,
     frame,
+    frame_head,
     known_kind,
     message_frame,
     read_credit,
@@ -55,6 +56,7 @@ from fanlog.format.frames import (
     wrong_port,
 )
 from fanlog.format.header import KIND_BATCH
+from fanlog.format.long_messages import EncodedMessage
 from fanlog.format.messages import decode
 from fanlog.format.replication import FOLLOWER_CLIENT
 from fanlog.format.trace_context import KIND_TRACED, SampledRecord, read_traced
@@ -351,8 +353,9 @@ class NativeSession:
             self._audited.end(self, request)
         if answer is None:
             self.outlet.write(frame(FrameKind.OK, request=request))
-        elif isinstance(answer, bytes):
-            self.outlet.write(frame(FrameKind.OK, answer, request=request))
+        elif isinstance(answer, EncodedMessage):
+            head = frame_head(FrameKind.OK, answer.size, request=request)
+            self.outlet.respond([head, *answer.parts])
         else:
             self.outlet.write(message_frame(FrameKind.OK, answer, request=request))
 

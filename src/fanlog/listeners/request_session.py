@@ -18,13 +18,14 @@ from fanlog.broker.ports import FollowerPort
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.format import messages
+from fanlog.format.long_messages import EncodedMessage
 from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners.notifier import NativeOutlet, Notifier
 
 # Requests for a subscription that may take a while to begin.
 Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
-# The message of an answer, or its bytes if it is encoded already.
-Answer: TypeAlias = msgspec.Struct | list[Any] | bytes | None
+# The message of an answer, which may be encoded already.
+Answer: TypeAlias = msgspec.Struct | list[Any] | EncodedMessage | None
 
 
 class RequestSession(Restrictions, Protocol):
