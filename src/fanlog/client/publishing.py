@@ -12,12 +12,12 @@ from typing import TypedDict, TypeVar
 from fanlog.client.core.client_outbox import ClientOutbox
 from fanlog.client.core.outbox import PartitionOutbox, ProducerIdentity
 from fanlog.client.core.outbox_ports import OutboxClock, Wire
-from fanlog.client.core.topic_outbox import TopicOutbox, log_of
+from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.client.outbox_waits import OutboxWaits, TopicOpenings, due_later
 from fanlog.client.tracing import maybe_tracer
 from fanlog.client.values import Encoding, Headers, Value
 from fanlog.config import ClientOptions
-from fanlog.errors import FanlogError, FencedError, LinkError, RequestTimeoutError
+from fanlog.errors import FanlogError, FencedError, RequestTimeoutError
 from fanlog.format.frames import Ack
 from fanlog.format.messages import ProducerRegistered, RegisterProducer, TopicOpened, Welcome
 from fanlog.model import Durability, DurabilityName, Receipt
@@ -142,12 +142,8 @@ class Publisher(ClientOutbox):
     async def look_again(self, topic: TopicOutbox) -> None:
         """Asks for the number of partitions, which may have grown. If another topic has the name
         now, it waits until the publisher has moved there."""
-        opened = await self._open_topic(topic.name)
-        if log_of(opened) == topic.log:
-            self.grew(opened.number, opened.settings.partitions)
-            return
-        self.replaced(topic)
-        await self._waits.while_true(lambda: topic.gone and self.topics.get(topic.name) is topic)
+        self.opened_again(topic, await self._open_topic(topic.name))
+        await self._waits.while_true(lambda: self.is_moving(topic))
 
     def find_again(self, topic: TopicOutbox) -> None:
         if topic not in self._moving:
@@ -158,9 +154,7 @@ class Publisher(ClientOutbox):
         try:
             opened = await self._find_topic(topic.name)
         except FanlogError as error:
-            # A new connection opens all topics again.
-            if not isinstance(error, LinkError):
-                self.not_found(topic, error)
+            self.not_found(topic, error)
         else:
             self.moved(topic, opened)
 
@@ -209,18 +203,11 @@ class Publisher(ClientOutbox):
     async def settle(self, names: Iterable[str]) -> None:
         """Waits until the broker has answered everything put for these topics so far: later
         requests come after that."""
-        now = time.monotonic()
-        topics = [self.topics[name] for name in names if name in self.topics]
-        for topic in topics:
-            for outbox in topic.partitions:
-                outbox.seal()
-                self._send(topic, outbox)
+        settling = self.settling(names)
         timeout = self._options.delivery_timeout_seconds
         try:
             async with asyncio.timeout(timeout):
-                await self._waits.while_true(
-                    lambda: any(topic.waits_since(now) for topic in topics)
-                )
+                await self._waits.while_true(lambda: settling.waits)
         except TimeoutError:
             raise RequestTimeoutError(
                 f"Earlier messages were not acknowledged within {timeout} s, so nothing else "
@@ -233,27 +220,23 @@ class Publisher(ClientOutbox):
     # The connection came back
 
     async def register(self, ask: Register) -> None:
-        """Registers the producer's name, if it has one: with a new epoch the first time, and with
-        the same one after that."""
-        name = self._options.producer
+        """Registers the producer's name, if it has one."""
         topics = self.all_topics()
-        if name and self.fenced is None:
+        wanted = self.registering()
+        if wanted is not None:
             try:
-                self.registered(await ask(RegisterProducer(name, *self.identity)))
+                self.registered(await ask(wanted))
             except FencedError as error:
                 self.registered(error)
         self.give_up_fenced(topics)
 
     async def resume(self, open_topic: TopicReopener, epoch: int) -> None:
-        """Opens the topics again and sends everything that was not acknowledged, in order. A topic
-        that was deleted meanwhile is not created again: its waiting messages fail. `epoch` is the
-        broker's."""
+        """Opens the topics again, and sends everything that was not acknowledged, in order. `epoch`
+        is the broker's."""
         for topic in self.lost():
             try:
                 opened = await open_topic(topic.name, topic.may_be_lost(epoch))
             except FanlogError as error:
-                if isinstance(error, LinkError):
-                    raise
-                self._drop(topic, error)
+                self.not_reopened(topic, error)
             else:
                 self.reopened(topic, opened)

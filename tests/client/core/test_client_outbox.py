@@ -7,6 +7,8 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,13 @@ from fanlog.client.core.states import ConnectionState
 from fanlog.client.core.topic_directory import TopicDirectory, opening
 from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
-from fanlog.errors import ClosedError, FanlogError, TopicNotFoundError
+from fanlog.errors import (
+    ClosedError,
+    ConnectionLostError,
+    FanlogError,
+    FencedError,
+    TopicNotFoundError,
+)
 from fanlog.format import messages
 from fanlog.format.frames import Ack, FrameKind
 from fanlog.node import Node
@@ -240,6 +248,96 @@ def test_what_a_deleted_topic_has_not_taken_goes_to_the_one_in_its_place_or_fail
         assert world.outbox.buffered_bytes == 0
 
     simulate(steps)
+
+
+def test_a_connection_that_is_lost_while_a_topic_is_looked_for_decides_nothing() -> None:
+    def steps(world: World) -> None:
+        world.publish(b"old")
+        world.outbox.linger_no_more()
+        world.exchange()
+        world.node.core.delete_topic("t")
+        told = world.publish(b"new")
+        world.outbox.linger_no_more()
+        world.exchange()
+        (gone,) = world.outbox.missing
+        assert world.outbox.is_moving(gone)
+        world.outbox.not_found(gone, ConnectionLostError("lost"))
+        assert world.outbox.is_moving(gone)
+        world.lose()
+        world.connect()
+        world.exchange()
+        assert not world.outbox.is_moving(gone)
+        assert (told.offsets, told.errors) == ([0], [])
+
+    simulate(steps)
+
+
+def test_a_topic_that_is_not_there_on_a_new_connection_fails_its_messages() -> None:
+    def steps(world: World) -> None:
+        told = world.publish(b"a")
+        world.lose()
+        (topic,) = world.outbox.lost()
+        with pytest.raises(ConnectionLostError):
+            world.outbox.not_reopened(topic, ConnectionLostError("lost once more"))
+        assert told.errors == []
+        world.outbox.not_reopened(topic, TopicNotFoundError("gone"))
+        assert [type(error) for error in told.errors] == [TopicNotFoundError]
+        assert world.outbox.buffered_bytes == 0
+
+    simulate(steps)
+
+
+def test_a_topic_that_is_opened_again_has_grown_or_is_another_one() -> None:
+    def steps(world: World) -> None:
+        world.publish(b"a")
+        topic = world.topic
+        assert topic is not None
+        known = world.open("t")
+        grown = msgspec.structs.replace(
+            known, settings=msgspec.structs.replace(known.settings, partitions=3)
+        )
+        world.outbox.opened_again(topic, grown)
+        assert len(topic.partitions) == 3
+        assert not world.outbox.is_moving(topic)
+        world.outbox.opened_again(topic, msgspec.structs.replace(known, number=known.number + 1))
+        assert world.outbox.is_moving(topic)
+        # What is in flight is answered first.
+        assert world.outbox.missing == []
+        world.exchange()
+        assert set(world.outbox.missing) == {topic}
+
+    simulate(steps)
+
+
+def test_what_was_put_before_is_waited_for_and_later_messages_are_not() -> None:
+    def steps(world: World) -> None:
+        assert not world.outbox.settling(["t"]).waits
+        world.publish(b"a")
+        settling = world.outbox.settling(["t", "never published to"])
+        assert settling.waits
+        world.publish(b"later")
+        world.exchange()
+        assert not settling.waits
+        assert world.stored() == [b"a"]
+        assert world.outbox.buffered_bytes > 0
+
+    simulate(steps)
+
+
+def test_a_named_producer_registers_until_another_client_has_its_name() -> None:
+    def steps(world: World) -> None:
+        outbox = world.outbox
+        assert outbox.registering() == messages.RegisterProducer("p", 77, 0)
+        outbox.registered(messages.ProducerRegistered(5, 2))
+        assert outbox.registering() == messages.RegisterProducer("p", 5, 2)
+        outbox.registered(FencedError("another"))
+        assert outbox.registering() is None
+
+    def unnamed(world: World) -> None:
+        assert world.outbox.registering() is None
+
+    simulate(steps, ClientOptions(producer="p"))
+    simulate(unnamed)
 
 
 def test_nothing_is_sent_without_a_connection_and_all_fails_at_the_end() -> None:

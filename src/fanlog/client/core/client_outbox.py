@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import msgspec
 
@@ -26,7 +27,7 @@ from fanlog.client.core.outbox import (
 )
 from fanlog.client.core.outbox_ports import MarkAllowance, OutboxClock, PublishTracer, Wire
 from fanlog.client.core.topic_directory import codec_for
-from fanlog.client.core.topic_outbox import TopicOutbox
+from fanlog.client.core.topic_outbox import Settling, TopicOutbox, log_of
 from fanlog.client.values import (
     Encoding,
     Headers,
@@ -42,12 +43,19 @@ from fanlog.errors import (
     FencedError,
     FormatError,
     InvalidArgumentError,
+    LinkError,
     RequestTimeoutError,
     TopicNotFoundError,
 )
 from fanlog.format.codecs import codec_named
 from fanlog.format.frames import Ack
-from fanlog.format.messages import ProducerRegistered, Refused, TopicOpened, Welcome
+from fanlog.format.messages import (
+    ProducerRegistered,
+    Refused,
+    RegisterProducer,
+    TopicOpened,
+    Welcome,
+)
 from fanlog.format.trace_context import TRACEPARENT, TRACESTATE, context_of
 
 logger = logging.getLogger("fanlog.client")
@@ -302,6 +310,16 @@ class ClientOutbox(ABC):
                     outbox.scheduled = False
                     self._send(topic, outbox)
 
+    def settling(self, names: Iterable[str]) -> Settling:
+        """Sends everything put for these topics so far, whose answers can be waited for."""
+        since = self._now()
+        topics = [self.topics[name] for name in names if name in self.topics]
+        for topic in topics:
+            for outbox in topic.partitions:
+                outbox.seal()
+                self._send(topic, outbox)
+        return Settling(topics, since)
+
     def raise_unwatched(self) -> None:
         """Raises the errors of fire-and-forget messages since the last call."""
         error, count = self._unwatched, self._unwatched_count
@@ -367,21 +385,33 @@ class ClientOutbox(ABC):
 
     def moved(self, topic: TopicOutbox, opened: TopicOpened) -> None:
         """Sends what a deleted topic has not stored to the topic that replaces it."""
-        if topic.gone and self.topics.get(topic.name) is topic:
+        if self.is_moving(topic):
             self._by_number.pop(topic.number, None)
             self._by_number[opened.number] = topic
             topic.move_to(opened, self._time_ns() // 1000)
             self._send_all(topic)
             self.changed()
 
-    def replaced(self, topic: TopicOutbox) -> None:
-        """Another topic has the name now. Batches in flight are answered first."""
-        topic.gone = True
+    def opened_again(self, topic: TopicOutbox, opened: TopicOpened) -> None:
+        """The topic may have grown. Or another one has its name now: then it `is_moving` there."""
+        if log_of(opened) == topic.log:
+            self.grew(opened.number, opened.settings.partitions)
+        else:
+            topic.gone = True
+            self.replaced(topic, opened)
+
+    def replaced(self, topic: TopicOutbox, opened: TopicOpened) -> None:
+        """Batches in flight are answered first."""
         self._look_for_another(topic)
 
+    def is_moving(self, topic: TopicOutbox) -> bool:
+        """Whether a deleted topic waits for the one that replaces it."""
+        return topic.gone and self.topics.get(topic.name) is topic
+
     def not_found(self, topic: TopicOutbox, error: FanlogError) -> None:
-        """No topic replaces a deleted one: all messages that it has not stored have failed."""
-        if topic.gone:
+        """No topic replaces a deleted one: all messages that it has not stored have failed. If the
+        connection was lost, it is too early to say: a new one opens all topics again."""
+        if topic.gone and not isinstance(error, LinkError):
             self._drop(topic, error)
             self._dropped.pop(topic.name, None)
 
@@ -394,6 +424,14 @@ class ClientOutbox(ABC):
                 logger.error("%d messages were not stored: %s", records.unwatched, records.error)
 
     # The connection came back, or never will
+
+    def registering(self) -> RegisterProducer | None:
+        """The request for a producer's name, if it has one: for a new epoch the first time, and for
+        the same one after that."""
+        name = self._options.producer
+        if not name or self.fenced is not None:
+            return None
+        return RegisterProducer(name, *self.identity)
 
     def registered(self, given: ProducerRegistered | FencedError) -> None:
         """The broker says who a named producer is, or that another client has its name."""
@@ -448,6 +486,13 @@ class ClientOutbox(ABC):
         for outbox in topic.partitions:
             for data in outbox.resend(topic.number):
                 self._wire.write(data)
+
+    def not_reopened(self, topic: TopicOutbox, error: FanlogError) -> None:
+        """A topic is not there on a new connection: it is not created again, and its messages have
+        failed. Raises the error if the connection was lost again."""
+        if isinstance(error, LinkError):
+            raise error
+        self._drop(topic, error)
 
     def resumed(self) -> None:
         for topic in self.topics.values():

@@ -15,7 +15,7 @@ from fanlog.client.core.client_outbox import ClientOutbox
 from fanlog.client.core.outbox import PartitionOutbox, ProducerIdentity
 from fanlog.client.core.outbox_ports import OutboxClock, Wire
 from fanlog.client.core.staging import StagedBatches, StagingFrame
-from fanlog.client.core.topic_outbox import TopicOutbox, log_of
+from fanlog.client.core.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
 from fanlog.errors import ConnectionLostError, FanlogError
 from fanlog.format.messages import TopicOpened
@@ -53,13 +53,9 @@ class StagingOutbox(ClientOutbox):
         if frame_bytes_max:
             self.limit(frame_bytes_max)
 
-    def opened_again(self, topic: TopicOutbox, opened: TopicOpened) -> None:
-        """The topic may have grown, or another topic may have its name now."""
-        if log_of(opened) == topic.log:
-            self.grew(opened.number, opened.settings.partitions)
-        else:
-            topic.gone = True
-            self.moved(topic, opened)
+    def replaced(self, topic: TopicOutbox, opened: TopicOpened) -> None:
+        """Nothing is in flight to a topic."""
+        self.moved(topic, opened)
 
     def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
         """Takes over what the outbox has."""

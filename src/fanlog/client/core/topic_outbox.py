@@ -8,6 +8,7 @@ that was put before.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from fanlog.client.core.outbox import RECORD_OVERHEAD_BYTES, OutgoingRecords, PartitionOutbox
 from fanlog.errors import no_partition, too_large
@@ -164,3 +165,15 @@ class TopicOutbox:
         given = size - RECORD_OVERHEAD_BYTES
         if given > self.message_bytes_max:
             raise too_large(f"The message has {given} bytes", self.name, self.message_bytes_max)
+
+
+class Settling(NamedTuple):
+    """What was put for some topics until a time, on its way."""
+
+    topics: list[TopicOutbox]
+    since: float
+
+    @property
+    def waits(self) -> bool:
+        """Whether some of it is not answered yet."""
+        return any(topic.waits_since(self.since) for topic in self.topics)
