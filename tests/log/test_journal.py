@@ -112,6 +112,12 @@ def copy_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.tmp"))
 
 
+def crashed(path: Path, name: str = "copy") -> Path:
+    """The folder that a crash of the broker in `data` leaves now."""
+    copy_folder(path / "data", path / name)
+    return path / name
+
+
 def wipe_segments(folder: Path) -> None:
     for path in folder.glob("topics/*/*"):
         if path.is_dir():
@@ -134,8 +140,7 @@ def test_all_that_was_acknowledged_comes_back_from_the_journal_alone(tmp_path: P
         if i % 5 == 0:
             broker.commit.drain()
     broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     wipe_segments(copy)
     check(copy, broker, broker.acknowledged, OPTIONS)
     broker.close()
@@ -146,8 +151,7 @@ def test_producers_come_back_from_the_journal_too(tmp_path: Path) -> None:
     for _ in range(5):
         broker.publish(0)
     broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     wipe_segments(copy)
     store = LogStore(copy, OPTIONS)
     (topic,) = store.open()
@@ -175,8 +179,7 @@ def test_a_replay_happens_once(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data")
     broker.publish(0)
     broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     broker.close()
     LogStore(copy, OPTIONS).open()
     assert read_journal(str(copy / "journal")).batches == []
@@ -187,8 +190,7 @@ def test_a_hole_in_the_journaled_range_is_repaired_and_not_quarantined(tmp_path:
     for _ in range(50):
         broker.publish(0)
     broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     (path,) = copy.glob("topics/*/0/*.log")
     data = bytearray(path.read_bytes())
     data[2048:4096] = bytes(2048)
@@ -203,8 +205,7 @@ def test_batches_of_a_deleted_topic_are_ignored(tmp_path: Path) -> None:
     broker.commit.drain()
     broker.store.delete(broker.topic)
     other = broker.store.create("other", SETTINGS)
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     store = LogStore(copy, OPTIONS)
     (topic,) = store.open()
     assert topic.number == other.number
@@ -222,8 +223,7 @@ def test_the_two_files_are_used_in_turn_and_never_grow_past_their_limit(tmp_path
         broker.commit.drain()
         generations.add(broker.commit.journal.generation)
         if i % 7 == 0:
-            copy = tmp_path / f"copy-{i}"
-            copy_folder(tmp_path / "data", copy)
+            copy = crashed(tmp_path, f"copy-{i}")
             check(copy, broker, broker.acknowledged, options)
     assert len(generations) > 5
     sizes = [path.stat().st_size for path in (tmp_path / "data" / "journal").glob("*.journal")]
@@ -281,8 +281,7 @@ def test_records_that_neither_log_nor_journal_has_are_a_gap_and_not_used_again(
     for _ in range(100):
         broker.publish(0)
         broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     broker.close()
     (path,) = copy.glob("topics/*/0/*.log")
     os.truncate(path, len(broker.samples[0][0].data) * 5)
@@ -303,8 +302,7 @@ def test_a_piece_larger_than_the_journal_goes_to_its_own_file(tmp_path: Path) ->
     for size in (100, 10_000, 100, 20_000, 100):
         broker.publish(0, size=size)
         broker.commit.drain()
-        copy = tmp_path / f"copy-{broker.acknowledged[0]}"
-        copy_folder(tmp_path / "data", copy)
+        copy = crashed(tmp_path, f"copy-{broker.acknowledged[0]}")
         check(copy, broker, broker.acknowledged, options)
     broker.close()
 
@@ -443,8 +441,7 @@ def test_a_torn_last_group_is_as_if_it_had_never_been_written(tmp_path: Path) ->
     after = path.read_bytes()
     changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     for cut in range(changed[0], changed[-1] + 1, 5):
-        copy = tmp_path / "copy"
-        copy_folder(tmp_path / "data", copy)
+        copy = crashed(tmp_path)
         (copy / "journal" / "0.journal").write_bytes(after[:cut] + before[cut:])
         wipe_segments(copy)
         store = LogStore(copy, OPTIONS)
@@ -462,8 +459,7 @@ def test_a_repeated_batch_that_begins_a_file_hides_nothing_behind_it(tmp_path: P
     broker.commit.drain()
     broker.publish(0)
     broker.commit.drain()
-    copy = tmp_path / "copy"
-    copy_folder(tmp_path / "data", copy)
+    copy = crashed(tmp_path)
     wipe_segments(copy)
     check(copy, broker, broker.acknowledged, OPTIONS)
     broker.close()
