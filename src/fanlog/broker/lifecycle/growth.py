@@ -132,7 +132,8 @@ def _make_logs(
     def steps() -> Iterator[None]:
         logs.extend((yield from broker.catalog.new_logs(topic, settings)))
 
-    broker.slices.in_slices(steps(), made)
+    # The growth itself is work enough for a turn of its own.
+    broker.slices.in_slices(steps(), lambda: broker.slices.later(made))
 
 
 def _check_still_there(topic: BrokerTopic) -> None:
