@@ -662,12 +662,14 @@ class BrokerCore:
             checked_position(self.catalog.get(position.topic), position, self.epoch)
             for position in positions
         )
-        new = {
-            (position.topic, position.partition)
-            for position in checked
-            if self.durable.position(name, position.topic, position.partition) is None
-        }
-        self.check_room_for_positions(len(new))
+        if self.durable.count + len(checked) > self._options.durable_positions_max:
+            # Only now it matters which of them are new.
+            new = {
+                (position.topic, position.partition)
+                for position in checked
+                if self.durable.position(name, position.topic, position.partition) is None
+            }
+            self.check_room_for_positions(len(new))
         return checked
 
     def check_room_for_positions(self, new: int) -> None:
