@@ -21,6 +21,7 @@ from fanlog.bench.operations import (
     with_client,
 )
 from fanlog.bench.systems import HOST
+from fanlog.bench.wide_operations import WIDE
 from fanlog.client.aio import Client
 from fanlog.model import PARTITIONS_MAX, Start
 
@@ -156,6 +157,7 @@ STEPS = (
         make_following_groups,
         grow_followed,
     ),
+    *WIDE,
     Operation("sweep {scale.connections:,} connections", open_connections, wait_for_sweeps),
     CLOSING,
 )
