@@ -84,7 +84,7 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.request_session import Answer, Beginning
+from fanlog.listeners.request_session import Beginning, RequestAnswer
 from fanlog.security.connections import CountedAccount
 
 logger = logging.getLogger("fanlog.listeners")
@@ -348,7 +348,7 @@ class NativeSession:
 
     # Answers
 
-    def answer(self, request: int, answer: Answer = None) -> None:
+    def answer(self, request: int, answer: RequestAnswer = None) -> None:
         if self._audited:
             self._audited.end(self, request)
         if answer is None:
@@ -372,12 +372,12 @@ class NativeSession:
         """Another node is the primary: the client connects there, and asks again."""
         asyncio.get_running_loop().call_soon(self.outlet.finish, str(fault))
 
-    def answer_durably(self, request: int, answer: Answer = None) -> None:
+    def answer_durably(self, request: int, answer: RequestAnswer = None) -> None:
         """Answers when everything that the broker wrote for this request, and before, is
         durable."""
         self.when_durable(request, lambda: self.answer(request, answer))
 
-    def answer_committed(self, request: int, answer: Answer) -> None:
+    def answer_committed(self, request: int, answer: RequestAnswer) -> None:
         """Answers about a change that is durable already: when the replicas have it, too."""
         if self.broker.stream.replicated:
             self.answer_durably(request, answer)

@@ -18,7 +18,7 @@ from fanlog.format.messages import decode
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Verb
-from fanlog.listeners.request_session import Answer
+from fanlog.listeners.request_session import RequestAnswer
 
 if TYPE_CHECKING:
     from fanlog.listeners.request_session import NativeHandler, RequestSession
@@ -119,7 +119,7 @@ def _answer_with(
     session: RequestSession,
     request: int,
     topic: BrokerTopic,
-    answer: Callable[[int, Answer], None],
+    answer: Callable[[int, RequestAnswer], None],
 ) -> None:
     """Answers with a topic's state. Of very many partitions it is collected in slices."""
     if len(topic.partitions) <= _PARTITIONS_AT_ONCE:
