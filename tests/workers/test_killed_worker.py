@@ -49,7 +49,7 @@ class Work:
                 self.read[index].append(bytes(message.value))
 
     async def consume(self, client: fanlog.Client) -> None:
-        async with client.consume("orders", group=GROUP) as messages:
+        async with client.consume("orders", group=GROUP, reset="earliest") as messages:
             async for message in messages:
                 self.handled.add(bytes(message.value))
                 try:
@@ -58,7 +58,7 @@ class Work:
                     continue  # Its partition moved while it was handled: it comes again.
 
     async def take(self, client: fanlog.Client) -> None:
-        async with client.work("orders", queue=QUEUE) as jobs:
+        async with client.work("orders", queue=QUEUE, reset="earliest") as jobs:
             async for job in jobs:
                 value = bytes(job.value)
                 if value in self.acked:
