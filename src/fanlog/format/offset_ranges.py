@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 OffsetRange = tuple[int, int]
 
@@ -15,3 +15,17 @@ def range_without(first: int, next: int, others: Iterable[OffsetRange]) -> list[
             left.append((first, min(other_first, next)))
         first = max(first, other_next)
     return [*left, (first, next)] if first < next else left
+
+
+def joined(ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Merges ranges: the same offsets in as few as possible."""
+    current: OffsetRange | None = None
+    for first, next in sorted(ranges):
+        if current is None or first > current[1]:
+            if current is not None:
+                yield current
+            current = first, next
+        elif next > current[1]:
+            current = current[0], next
+    if current is not None:
+        yield current

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fanlog.broker.queues.key_order import KeyOrder
-from fanlog.broker.queues.spans import JobSpan, JobState, Spans, joined
-from fanlog.format.offset_ranges import OffsetRange
+from fanlog.broker.queues.spans import JobSpan, JobState, Spans
+from fanlog.format.offset_ranges import OffsetRange, joined
 
 # Outdated heap entries are removed when there are this many.
 _STALE_MAX = 1024

@@ -11,9 +11,8 @@ import msgspec
 
 from fanlog.broker.clocks import SECOND_US, Clocks
 from fanlog.broker.queues.jobs import InHand, JobFailure, Jobs
-from fanlog.broker.queues.spans import joined
 from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
-from fanlog.format.offset_ranges import OffsetRange
+from fanlog.format.offset_ranges import OffsetRange, joined
 from fanlog.model import QueueSettings
 
 # The longest delay there is: an entry of an earlier version does not say its own.

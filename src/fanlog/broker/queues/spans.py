@@ -5,10 +5,8 @@ out. So memory grows with the jobs in flight, not with the published ones."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
-
-from fanlog.format.offset_ranges import OffsetRange
 
 
 class JobState(IntEnum):
@@ -155,17 +153,3 @@ class Spans:
         span.next = at
         self._firsts.insert(i + 1, at)
         self._spans.insert(i + 1, rest)
-
-
-def joined(ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Merges ranges: the same offsets in as few as possible."""
-    current: OffsetRange | None = None
-    for first, next in sorted(ranges):
-        if current is None or first > current[1]:
-            if current is not None:
-                yield current
-            current = first, next
-        elif next > current[1]:
-            current = current[0], next
-    if current is not None:
-        yield current

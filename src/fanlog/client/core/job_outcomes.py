@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from fanlog.client.core.leases import Stretch
 from fanlog.errors import LeaseLostError
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle
+from fanlog.format.offset_ranges import joined
 
 logger = logging.getLogger("fanlog.client")
 
@@ -47,7 +48,7 @@ class OutcomeTurn:
         by_epoch: dict[int, list[JobOutcome]] = {}
         for (number, partition, epoch), ranges in self._acks.items():
             outcomes = by_epoch.setdefault(epoch, [])
-            for first, next in _joined(ranges):
+            for first, next in joined((first, next) for first, next in ranges):
                 outcomes.append(JobOutcome(number, partition, OutcomeKind.ACK, first, next))
         for epoch, outcome in self._others:
             by_epoch.setdefault(epoch, []).append(outcome)
@@ -132,16 +133,3 @@ class JobOutcomes:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def _joined(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """Merges ranges: the same jobs in as few as possible."""
-    ranges.sort()
-    current = ranges[0]
-    for one in ranges[1:]:
-        if one[0] <= current[1]:
-            current[1] = max(current[1], one[1])
-        else:
-            yield current[0], current[1]
-            current = one
-    yield current[0], current[1]
