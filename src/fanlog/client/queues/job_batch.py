@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fanlog.client.core.leases import LeaseInHand
 from fanlog.client.message import Message
-from fanlog.client.queues.jobs import Job, JobHost, milliseconds
+from fanlog.client.queues.jobs import Job, JobHost, extension_ms, milliseconds
 from fanlog.format.messages import OutcomeKind
 
 
@@ -99,7 +99,7 @@ class JobBatch:
 
         >>> await batch.extend(300)
         """
-        delay_ms = milliseconds(seconds)
+        delay_ms = extension_ms(seconds)
         await self._settle(OutcomeKind.EXTEND, delay_ms=delay_ms)
 
     async def _settle(self, verb: OutcomeKind, *, delay_ms: int = -1, reason: str = "") -> None:

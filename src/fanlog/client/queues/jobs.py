@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -156,7 +157,7 @@ class Job:
         """
         extent = self._lease.extent(self.message.offset)
         await self._host.settling.settle(
-            self._lease, OutcomeKind.EXTEND, *extent, delay_ms=milliseconds(seconds)
+            self._lease, OutcomeKind.EXTEND, *extent, delay_ms=extension_ms(seconds)
         )
 
     async def reply(self, value: Value, headers: Headers | None = None) -> None:
@@ -245,7 +246,20 @@ def milliseconds(seconds: float | None) -> int:
             f"A delay is a number of seconds, not {seconds!r}. Give a reason by name: "
             "nack(reason='...')."
         )
+    if not math.isfinite(seconds):
+        raise InvalidArgumentError(f"A delay is a number of seconds, not {seconds}.")
     return max(0, round(seconds * 1000))
+
+
+def extension_ms(seconds: float | None) -> int:
+    """More time for a job. With none the job would go to another worker at once."""
+    extension = milliseconds(seconds)
+    if not extension:
+        raise InvalidArgumentError(
+            f"extend({seconds}) gives a job no time. Give more than 0 seconds, or no number for "
+            "the queue's visibility_seconds; nack() gives it to another worker."
+        )
+    return extension
 
 
 def said_by(error: BaseException) -> str:
