@@ -12,38 +12,25 @@ import pytest
 from fanlog.broker.lifecycle import growth
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.queues import queues as queues_module
-from fanlog.broker.slices import SLICE_US
 from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.log import store
-from fanlog.log.store import StoredTopic
+from tests.broker.many_partitions import (
+    A_STEP,
+    A_TURN,
+    PARTITIONS,
+    STEPS_A_SLICE,
+    filled,
+    shorten_slices,
+)
 from tests.broker.queues.workers import hire
-from tests.broker.stage import HandRuntime, Stage, stage, succeeded
-
-PARTITIONS = 60
-A_STEP = 4
-STEPS_A_SLICE = 2
-A_TURN = A_STEP * STEPS_A_SLICE
+from tests.broker.stage import Stage, stage, succeeded
 
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are small, and each look at the clock is a part of a slice later."""
-
-    def work_us(runtime: HandRuntime) -> int:
-        runtime.time_us += SLICE_US // STEPS_A_SLICE
-        return runtime.monotonic_us()
-
+    """Steps are small, too."""
+    shorten_slices(monkeypatch)
     monkeypatch.setattr(queues_module, "_MET_A_STEP", A_STEP)
-    monkeypatch.setattr(HandRuntime, "work_us", work_us)
-
-
-def filled(on: Stage, name: str = "t") -> StoredTopic:
-    """A topic with a message in each of many partitions."""
-    on.core.create_topic(name, {"partitions": PARTITIONS})
-    for partition in range(PARTITIONS):
-        on.publish(name, [b"%d" % partition], partition=partition)
-    on.run()
-    return on.core.catalog.get(name).stored
 
 
 def turn(on: Stage) -> None:

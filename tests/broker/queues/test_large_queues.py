@@ -13,7 +13,6 @@ from fanlog.broker.queues import queue as queue_module
 from fanlog.broker.queues import queues as queues_module
 from fanlog.broker.queues import resets
 from fanlog.broker.queues.queue import Queue
-from fanlog.broker.slices import SLICE_US
 from fanlog.broker.state import ledger
 from fanlog.errors import (
     ClosedError,
@@ -27,37 +26,26 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import JobOutcome, OutcomeKind, ResetGroup, Settle, Settled, Work
 from fanlog.model import Start
+from tests.broker.many_partitions import (
+    A_STEP,
+    A_TURN,
+    PARTITIONS,
+    filled,
+    shorten_slices,
+)
 from tests.broker.queues.workers import Hand, hire
-from tests.broker.stage import HandRuntime, Stage, stage, succeeded
+from tests.broker.stage import Stage, stage, succeeded
 from tests.edge.stage import until
 from tests.listeners.peers import request, serving
-
-PARTITIONS = 60
-A_STEP = 4
-STEPS_A_SLICE = 2
-A_TURN = A_STEP * STEPS_A_SLICE
 
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are small, and each look at the clock is a part of a slice later."""
-
-    def work_us(runtime: HandRuntime) -> int:
-        runtime.time_us += SLICE_US // STEPS_A_SLICE
-        return runtime.monotonic_us()
-
+    """Steps are small, too."""
+    shorten_slices(monkeypatch)
     monkeypatch.setattr(queues_module, "_MET_A_STEP", A_STEP)
     monkeypatch.setattr(resets, "_RESET_A_STEP", A_STEP)
     monkeypatch.setattr(queue_module, "_STIRRED_A_STEP", A_STEP)
-    monkeypatch.setattr(HandRuntime, "work_us", work_us)
-
-
-def filled(on: Stage, name: str = "t", *, partitions: int = PARTITIONS) -> None:
-    """A topic with a message in each of many partitions."""
-    on.core.create_topic(name, {"partitions": partitions})
-    for partition in range(partitions):
-        on.publish(name, [b"%d" % partition], partition=partition)
-    on.run()
 
 
 def wanting(**given: object) -> Work:
